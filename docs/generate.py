@@ -26,7 +26,7 @@ import click  # noqa: E402 - the repository has to be importable first
 import raftlog  # noqa: E402
 from raftlog import errors, limits  # noqa: E402
 from raftlog.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey  # noqa: E402
-from raftlog.server.http.series import METRICS  # noqa: E402
+from raftlog.server.http.collect import METRICS  # noqa: E402
 from raftlog_cli.main import root  # noqa: E402
 from raftlog_cli.options import connection_help  # noqa: E402
 from tests.scenarios.index import SCENARIOS  # noqa: E402

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from raftlog import aio, errors
-    from raftlog.client.access import AclDecision
-    from raftlog.client.admin import Admin
+    from raftlog.client.administration.admin import Admin
+    from raftlog.client.administration.groups import (
+        GroupDescription,
+        GroupListing,
+        MemberDescription,
+        PartitionLag,
+    )
+    from raftlog.client.administration.security import AclDecision
     from raftlog.client.consumer import Consumer
     from raftlog.client.delivery import DeliveryFuture, RangesFuture
     from raftlog.client.descriptions import (
@@ -29,12 +35,6 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicDiskUse,
         TopicListing,
-    )
-    from raftlog.client.group_descriptions import (
-        GroupDescription,
-        GroupListing,
-        MemberDescription,
-        PartitionLag,
     )
     from raftlog.client.producer import Producer
     from raftlog.embedded import EmbeddedLog
@@ -101,8 +101,8 @@ __all__ = [
 
 # Public name -> its module; a name that is a module has its own path as the value.
 _HOMES: Final = {
-    "AclDecision": "raftlog.client.access",
-    "Admin": "raftlog.client.admin",
+    "AclDecision": "raftlog.client.administration.security",
+    "Admin": "raftlog.client.administration.admin",
     "Consumer": "raftlog.client.consumer",
     "Producer": "raftlog.client.producer",
     "DeliveryFuture": "raftlog.client.delivery",
@@ -121,10 +121,10 @@ _HOMES: Final = {
     "ReplicaDescription": "raftlog.client.descriptions",
     "TopicDescription": "raftlog.client.descriptions",
     "TopicListing": "raftlog.client.descriptions",
-    "GroupDescription": "raftlog.client.group_descriptions",
-    "GroupListing": "raftlog.client.group_descriptions",
-    "MemberDescription": "raftlog.client.group_descriptions",
-    "PartitionLag": "raftlog.client.group_descriptions",
+    "GroupDescription": "raftlog.client.administration.groups",
+    "GroupListing": "raftlog.client.administration.groups",
+    "MemberDescription": "raftlog.client.administration.groups",
+    "PartitionLag": "raftlog.client.administration.groups",
     "EmbeddedLog": "raftlog.embedded",
     "open": "raftlog.embedded",
     "Acl": "raftlog.security.acl",

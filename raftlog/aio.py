@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 from raftlog.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from raftlog.client.aio.admin import AsyncAdmin
-    from raftlog.client.aio.consumer import AsyncConsumer
-    from raftlog.client.aio.producer import AsyncProducer
+    from raftlog.client.administration.admin import AsyncAdmin
+    from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 
 __all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "AsyncAdmin": "raftlog.client.aio.admin",
-        "AsyncConsumer": "raftlog.client.aio.consumer",
-        "AsyncProducer": "raftlog.client.aio.producer",
+        "AsyncAdmin": "raftlog.client.administration.admin",
+        "AsyncConsumer": "raftlog.client.aio.clients",
+        "AsyncProducer": "raftlog.client.aio.clients",
     },
 )
 

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from raftlog import limits
-from raftlog.client.admin import Admin
+from raftlog.client.administration.admin import Admin
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.connection import Connection
 from raftlog.client.consumer import Consumer
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.producer import Producer
 from raftlog.client.threaded import Closeable
+from raftlog.client.threads import LoopThread
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
 from raftlog.disk import Disk, OsDisk

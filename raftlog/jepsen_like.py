@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from raftlog_jepsen import run_options, runner
+from raftlog_jepsen import runner
 
 sys.modules[f"{__name__}.runner"] = runner
-sys.modules[f"{__name__}.run_options"] = run_options
+sys.modules[f"{__name__}.run_options"] = runner

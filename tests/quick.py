@@ -19,9 +19,14 @@ from tests.mutation.guards import GUARDS
 from tests.mutation.test_guards import address_problem
 from tests.tidy import sources
 from tests.tidy.sources import ROOT, Source
-from tests.tidy.test_shape import covering
+from tests.tidy.test_shape import COVERED_BY
 
 FILES_MAX: Final = 12
+FOLDERS: Final = {
+    "raftlog_cli": "cli",
+    "raftlog_jepsen": "jepsen_like",
+    "pyspark_raftlog": "spark_source",
+}
 BIN: Final = Path(sys.executable).parent
 CHECKS: Final = (
     ("ruff", "check", "."),
@@ -48,6 +53,19 @@ def _git(*arguments: str) -> str:
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def covering(source: Source) -> str:
+    """The tests that are known to cover a module, or else those of its name."""
+    folder, _, name = source.module.removeprefix("raftlog.").rpartition(".")
+    package = {
+        "raftlog_cli": "cli",
+        "raftlog_jepsen": "jepsen_like",
+        "pyspark_raftlog": "spark_source",
+    }
+    top, _, rest = folder.partition(".")
+    folder = "/".join([package.get(top, top), *rest.split(".")]).strip("/")
+    return COVERED_BY.get(source.path, f"tests/{folder}/test_{name}.py")
 
 
 def selected(changed: set[str]) -> tuple[list[str], int]:

@@ -27,10 +27,10 @@ NOT_OF_CLIENTS: Final = {
     "raftlog.storage",
 }
 ASYNCIO: Final = {"asyncio", "concurrent", "dataclasses", "inspect", "logging", "msgspec", "ssl"}
-ADMINISTRATION: Final = {"raftlog.client.descriptions", "raftlog.client.aio.admin"}
+ADMINISTRATION: Final = {"raftlog.client.descriptions", "raftlog.client.administration.admin"}
 PLAIN_BROKER: Final = """
 from raftlog.config import BrokerConfig
-from raftlog.server.main import preload
+from raftlog.server.main import (preload)
 preload(BrokerConfig.from_text({"data.dir": "unused"}))
 """
 VERSION: Final = """

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 CLIENT = """
 import os
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.threads import LoopThread
 async def work(): return 1
 thread = LoopThread()
 assert thread.call(work) == 1

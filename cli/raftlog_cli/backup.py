@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import asdict
+from typing import Any, Final
 
 import click
 
 from raftlog.backup import BackupSource, open_store, verify, write_backup
 from raftlog.clock import SystemClock
-from raftlog.errors import counted
-from raftlog.mirror.groups import Policy
+from raftlog.errors import RaftlogError, counted
+from raftlog.mirror import Mirror, Progress
+from raftlog.mirror.mirror import Policy, Source
 from raftlog_cli import options, output
 from raftlog_cli.main import STATUS_FAILED
-from raftlog_cli.mirror import run_mirror
 
 _TOPICS = options.pattern("--topics", "topic names. Internal topics are excluded", default=".*")
 _GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
@@ -133,3 +136,166 @@ def _verify(url: str, *, as_json: bool) -> None:
         output.report(row, text, as_json=as_json)
     if is_damaged:
         click.get_current_context().exit(STATUS_FAILED)
+
+
+# -- mirror ----------------------------------------------------------------------------------------
+#
+# ``raftlog mirror``: copy topics to another cluster, and show the progress and the lag.
+
+
+_REPORT_S: Final = 1.0
+
+
+class Display:
+    """Prints the progress at most once per second: JSON lines, or one line on a terminal."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._is_terminal = sys.stderr.isatty() and not as_json
+        self._due_at = 0.0
+        self._refused: dict[str, str] = {}
+
+    def show(self, progress: Progress) -> None:
+        self._note_refused(progress)
+        now = time.monotonic()
+        if now < self._due_at:
+            return
+        self._due_at = now + _REPORT_S
+        if self._as_json:
+            output.print_json(_to_dict(progress))
+        elif self._is_terminal:
+            click.echo(f"{self._start_of_line}{_sentence(progress)}", err=True, nl=False)
+
+    def _note_refused(self, progress: Progress) -> None:
+        """Print each partition and group that is not copied, once per reason."""
+        refused = {
+            **{f"{tp} is not mirrored": reason for tp, reason in progress.refused.items()},
+            **{
+                f"the offsets of group {group} are not copied": reason
+                for group, reason in progress.refused_groups.items()
+            },
+        }
+        for what, reason in refused.items():
+            if self._refused.get(what) != reason:
+                output.note(f"{self._start_of_line}{what}: {reason}")
+        self._refused = refused
+
+    def warn(self, error: RaftlogError) -> None:
+        output.note(f"{self._start_of_line}mirror interrupted, retrying: {error}")
+
+    def end(self, progress: Progress) -> None:
+        self._note_refused(progress)
+        if self._is_terminal:
+            click.echo(self._start_of_line, err=True, nl=False)
+        output.report(_to_dict(progress), _sentence(progress), as_json=self._as_json)
+
+    @property
+    def _start_of_line(self) -> str:
+        return "\r\x1b[K" if self._is_terminal else ""
+
+
+@click.command()
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    help="Addresses of brokers of the cluster to copy from.",
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    help="Addresses of brokers of the cluster to copy to.",
+)
+@options.pattern("--topics", "topic names. Internal topics are excluded", required=True)
+@options.pattern("--groups", "names of consumer groups whose offsets are also copied")
+@click.option("--prefix", default="", help="Prefix of the topic names in the target cluster.")
+@options.keep_settings
+@click.option("--once", is_flag=True, help="Stop at the end offsets of the time of the start.")
+@options.security
+@options.as_json
+def mirror(
+    source: str,
+    target: str,
+    topics: str,
+    groups: str | None,
+    prefix: str,
+    keep_settings: bool,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Copy topics of one cluster to another, with their offsets.
+
+    Runs until it is stopped. The next run continues where the last one ended. Exits with status 1
+    if a partition could not be mirrored.
+
+    \b
+    Example:
+      raftlog mirror --from 127.0.0.1:9100 --to 127.0.0.1:9200 --topics 'clicks|orders-.*' --once
+    """
+    run_mirror(
+        source,
+        target,
+        topics=topics,
+        groups=groups,
+        prefix=prefix,
+        keep_settings=keep_settings,
+        once=once,
+        as_json=as_json,
+    )
+
+
+def run_mirror(
+    source: str | Source, target: str, *, once: bool, as_json: bool, **selection: Any
+) -> None:
+    """Run a ``Mirror`` of ``selection``, and show its progress until it ends or Ctrl-C stops it.
+
+    Exits with status 1 if it could not mirror a partition.
+    """
+    display = Display(as_json=as_json)
+    running = Mirror(source, target, on_progress=display.show, on_error=display.warn, **selection)
+    try:
+        progress = running.run(once=once)
+    except KeyboardInterrupt:
+        display.end(running.progress)
+        raise
+    display.end(progress)
+    if progress.refused:
+        click.get_current_context().exit(STATUS_FAILED)
+
+
+def _sentence(progress: Progress) -> str:
+    refused = f", {len(progress.refused)} refused" if progress.refused else ""
+    skipped = f", {counted(progress.skipped, 'offset')} skipped" if progress.skipped else ""
+    again = f", copied again: {' '.join(progress.copied_again)}" if progress.copied_again else ""
+    altered = f", settings changed: {' '.join(progress.altered)}" if progress.altered else ""
+    groups = f", {counted(progress.groups, 'group')}" if progress.groups else ""
+    return (
+        f"{counted(progress.topics, 'topic')}, "
+        f"{counted(progress.partitions, 'partition')}{refused}{groups}: "
+        f"{counted(progress.records, 'record')} copied, {progress.size_bytes} bytes{skipped}"
+        f"{again}{altered}, lag {progress.lag}"
+    )
+
+
+def _to_dict(progress: Progress) -> dict[str, Any]:
+    return {
+        "topics": progress.topics,
+        "partitions": progress.partitions,
+        "records": progress.records,
+        "bytes": progress.size_bytes,
+        "skipped": progress.skipped,
+        "copied_again": progress.copied_again,
+        "altered": progress.altered,
+        "lag": progress.lag,
+        "refused": [
+            {"topic": tp.topic, "partition": tp.partition, "reason": reason}
+            for tp, reason in progress.refused.items()
+        ],
+        "groups": progress.groups,
+        "refused_groups": [
+            {"group": group, "reason": reason} for group, reason in progress.refused_groups.items()
+        ],
+    }

@@ -136,8 +136,8 @@ def produce(run: Scope, one_by_one: bool, compression: str, secure: bool) -> Non
     Example:
       raftlog bench produce --records 2000000 --size 1024
     """
-    from raftlog.bench.produce import produce as measure
-    from raftlog.bench.target import target
+    from raftlog.bench.broker import produce as measure
+    from raftlog.bench.figures import target
 
     with target(run.directory, secure=secure) as broker:
         figure = measure(
@@ -162,8 +162,8 @@ def consume(run: Scope, arrow: bool) -> None:
     Example:
       raftlog bench consume --arrow
     """
-    from raftlog.bench.consume import consume as measure
-    from raftlog.bench.target import target
+    from raftlog.bench.broker import consume as measure
+    from raftlog.bench.figures import target
 
     with target(run.directory) as broker:
         figure = measure(
@@ -193,8 +193,8 @@ def e2e(run: Scope, count: int, secure: bool) -> None:
     Example:
       raftlog bench e2e
     """
-    from raftlog.bench.produce import round_trip as measure
-    from raftlog.bench.target import target
+    from raftlog.bench.broker import round_trip as measure
+    from raftlog.bench.figures import target
 
     with target(run.directory, secure=secure) as broker:
         figure = measure(
@@ -226,7 +226,7 @@ def memory(run: Scope, stream_mib: int, partitions: int, connections: int) -> No
     Example:
       raftlog bench memory --stream 512
     """
-    from raftlog.bench.memory import measure
+    from raftlog.bench.broker import measure
 
     figures = measure(
         run.directory,
@@ -277,7 +277,7 @@ def floor(run: Scope) -> None:
     Example:
       raftlog bench floor
     """
-    from raftlog.bench.floor import measure
+    from raftlog.bench.figures import measure
 
     figure = measure(run.directory, rounds=run.rounds)
     run.show(figure)
@@ -303,7 +303,7 @@ def compact(run: Scope, trips: int) -> None:
     Example:
       raftlog bench compact --records 300000 --size 1024
     """
-    from raftlog.bench import compact as bench
+    from raftlog.bench import broker as bench
 
     figure = bench.compact(
         run.directory, records=run.records, value_bytes=run.value_bytes, rounds=run.rounds
@@ -363,7 +363,7 @@ def topics(run: Scope, partitions: int) -> None:
     Example:
       raftlog bench topics --partitions 1000
     """
-    from raftlog.bench.topics import topics as measure
+    from raftlog.bench.broker import topics as measure
 
     run.show(measure(run.directory, partitions=partitions, rounds=run.rounds))
 
@@ -463,7 +463,7 @@ def spark(run: Scope, partitions: int) -> None:
     Example:
       raftlog bench spark --records 2000000
     """
-    from raftlog.bench.spark_session import check_installed
+    from raftlog.bench.spark import check_installed
 
     check_installed()
     from raftlog.bench.spark import everything
@@ -505,8 +505,8 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
       raftlog bench kafka --records 2000000 --size 1024
     """
     options.check_confluent_kafka()
+    from raftlog.bench.figures import target
     from raftlog.bench.kafka import KafkaTarget, measure
-    from raftlog.bench.target import target
 
     with target(run.directory, brokers=brokers) as running:
         name = "raftlog" if brokers == 1 else f"raftlog, {counted(brokers, 'broker')}"

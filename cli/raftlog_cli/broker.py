@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
+import ssl
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,9 +26,13 @@ from raftlog.config import (
     parse_voters,
     read_toml,
 )
+from raftlog.disk import OsDisk
+from raftlog.errors import InvalidConfigError
+from raftlog.server.broker import read_secret
 from raftlog.server.main import run
-from raftlog_cli import options
-from raftlog_cli.joining import with_id
+from raftlog.storage.state_files import stored_identity
+from raftlog_cli import options, output
+from raftlog_cli.main import Failed, describe_os_error
 
 if TYPE_CHECKING:
     from raftlog_cli.console.app import Console
@@ -152,3 +163,118 @@ def _stop_with_stdin() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+# -- joining ---------------------------------------------------------------------------------------
+#
+# ID of a broker that joins a cluster without --id: from its data directory, or a new one.
+
+
+TIMEOUT_MS: Final = 30_000  # for the response of a broker of the cluster
+
+
+def with_id(config: BrokerConfig) -> BrokerConfig:
+    """Return the settings with the ID of the data directory. In a new directory, a broker that
+    joins a cluster gets the next ID of the cluster.
+
+    Raises ``RaftlogError`` if no broker of the cluster responds or the directory is unreadable.
+    """
+    identity = stored_identity(OsDisk(), config.data_dir)
+    if identity is not None:
+        return replace(config, id=identity.broker_id)
+    if not config.join:
+        return config
+    if config.tls_broker_id_required:
+        raise InvalidConfigError(
+            "tls.broker.id.required: the certificate of this broker names its ID, so the cluster "
+            "cannot assign one. Set --id to the ID in the certificate"
+        )
+    from raftlog import Admin  # only here: other brokers start faster without the client
+
+    with Admin(
+        [str(address) for address in config.join],
+        cluster_secret=read_secret(config).decode(),
+        security_protocol="SSL" if config.tls_ca_file else "PLAINTEXT",
+        ssl_cafile=config.tls_ca_file or None,
+        ssl_certfile=config.tls_certificate_file or None,
+        ssl_keyfile=config.tls_key_file or None,
+        bootstrap_timeout_ms=TIMEOUT_MS,
+    ) as admin:
+        return replace(config, id=admin.reserve_broker_id())
+
+
+# -- ready -----------------------------------------------------------------------------------------
+#
+# ``raftlog ready``: wait until a broker is ready, or can be restarted. For scripts.
+
+
+INTERVAL_S: Final = 0.5
+REQUEST_S: Final = 3.0
+TIMEOUT_S_DEFAULT: Final = 60.0
+
+
+@click.command()
+@click.argument("url", metavar="URL", callback=options.parsed(options.http_url))
+@click.option(
+    "--restart", is_flag=True, help="Wait until all partitions accept writes without this broker."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=TIMEOUT_S_DEFAULT,
+    show_default=True,
+    help="Seconds to wait; 0: query once.",
+)
+@options.ca_file
+@options.as_json
+def ready(url: str, restart: bool, timeout_s: float, ca_file: str | None, as_json: bool) -> None:
+    """Wait until a broker is ready, or can be restarted.
+
+    URL is the address of http.listen of the broker: https:// with authentication.required. A broker
+    is ready if it has joined the cluster, its replicas are in sync, and its disk works. Exit status
+    1, with the reasons, after --timeout.
+
+    \b
+    Example:
+      raftlog ready http://127.0.0.1:9200 --restart && systemctl restart raftlog
+    """
+    tls = options.https(ca_file)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        is_ok, found, reason = _query(url, restart=restart, tls=tls)
+        if is_ok:
+            what = "safe to restart" if restart else "ready"
+            output.report(found, f"{url} is {what}", as_json=as_json)
+            return
+        if time.monotonic() >= deadline:
+            raise Failed(f"{url} is not {'safe to restart' if restart else 'ready'}: {reason}")
+        time.sleep(INTERVAL_S)
+
+
+def _query(
+    url: str, *, restart: bool, tls: ssl.SSLContext | None
+) -> tuple[bool, dict[str, Any], str]:
+    """Return whether the broker is ready, its response, and the reasons if it is not."""
+    request = urllib.request.Request(  # noqa: S310 - only http and https
+        f"{url.rstrip('/')}/readyz{'?restart' if restart else ''}",
+        headers={"Accept": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=REQUEST_S, context=tls) as response:  # noqa: S310 - only http and https
+            return True, json.load(response), ""
+    except urllib.error.HTTPError as error:
+        with error:
+            try:
+                found: dict[str, Any] = json.load(error)
+                return False, found, "; ".join([*found["not_ready"], *found["not_safe"]])
+            except (ValueError, KeyError, TypeError):
+                return (
+                    False,
+                    {},
+                    f"status {error.code}. Check that this is the http.listen of a broker",
+                )
+    except (ValueError, http.client.HTTPException):
+        return False, {}, "the response is not that of a broker's http.listen"
+    except OSError as error:
+        return False, {}, describe_os_error(error)

@@ -17,10 +17,10 @@ from raftlog_cli import options, output
 from raftlog_cli.main import STATUS_FAILED, Commands, Failed, describe_os_error
 
 if TYPE_CHECKING:
-    from raftlog.testing.checker.selftest import Result
+    from raftlog.testing.checker.judge import Result
     from raftlog.testing.checker.verdict import Valid, Verdict
     from raftlog_jepsen.plan import ClientName
-    from raftlog_jepsen.run_options import RunOptions
+    from raftlog_jepsen.runner import RunOptions
 
 
 # -- the options of a run --------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def of_a_run(command: Command) -> Command:
 
 def checked(*, nemeses: str, seed: int | None, directory: Path | None, **others: Any) -> RunOptions:
     """Return the runner's options. Raises ``UsageError`` for contradictory options."""
-    from raftlog_jepsen.run_options import RunOptions, draw_plan
+    from raftlog_jepsen.runner import RunOptions, draw_plan
 
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     if others["control"] is not None and others["bootstrap"] is None:
@@ -157,13 +157,13 @@ def enter_sandbox() -> str:
 
     Returns "" if it already runs in them, or the reason why they cannot be created.
     """
-    from raftlog_jepsen.control import sandbox
+    from raftlog_jepsen.control import namespaces
 
-    if sandbox.is_inside():
+    if namespaces.is_inside():
         return ""
-    why_not = sandbox.why_no_sandbox()
+    why_not = namespaces.why_no_sandbox()
     if not why_not:
-        sandbox.enter([sys.executable, "-m", "raftlog", *sys.argv[1:]])
+        namespaces.enter([sys.executable, "-m", "raftlog", *sys.argv[1:]])
     return why_not
 
 
@@ -253,7 +253,7 @@ def watching(*, quiet: bool) -> Iterator[tuple[Say, Show | None]]:
     from rich.console import Console
     from rich.text import Text
 
-    from raftlog_jepsen.report.text import progress_line
+    from raftlog_jepsen.report.html import progress_line
 
     console, rate = Console(stderr=True), Rate()
     with console.status("starting") as status:
@@ -278,7 +278,7 @@ def print_row(name: str, value: str) -> None:
 
 def print_verdict(verdict: Verdict, *, zeros: bool = False) -> None:
     """Print the anomalies, the first ones in full, and the verdict."""
-    from raftlog_jepsen.report import text
+    from raftlog_jepsen.report import html as text
 
     rows = text.anomaly_rows(verdict, zeros=zeros)
     if rows:
@@ -437,9 +437,9 @@ def selftest(context: click.Context, as_json: bool) -> None:
       raftlog chaos selftest
     """
     with failing_as_unknown():
-        from raftlog.testing.checker import selftest as checker
+        from raftlog.testing.checker import judge
 
-        results = checker.run()
+        results = judge.run()
         print_selftest(results, as_json=as_json)
     context.exit(0 if all(result.passed for result in results) else STATUS_FAILED)
 
@@ -511,8 +511,8 @@ def campaign(
       raftlog chaos campaign --time 10800 --mix membership --report membership
     """
     with failing_as_unknown():
-        from raftlog_jepsen.campaign import CampaignOptions, mixes_named, table
-        from raftlog_jepsen.campaign import campaign as make_runs
+        from raftlog_jepsen.runner import CampaignOptions, mixes_named, table
+        from raftlog_jepsen.runner import campaign as make_runs
 
         if client == "kafka":
             options.check_confluent_kafka()

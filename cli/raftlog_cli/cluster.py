@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, BinaryIO, Final
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 
@@ -12,16 +14,177 @@ from raftlog import Admin, TopicPartition
 from raftlog.client.descriptions import (
     ClusterDescription,
     ClusterFeatures,
+    EventDescription,
     PartitionOverview,
     RecoveryDescription,
 )
-from raftlog.errors import RaftlogError, counted
-from raftlog.replication.rebalancing import PlannedMove, rebalance
-from raftlog.types import is_internal_topic
-from raftlog_cli import completing, health, moves, options, output, removal
-from raftlog_cli.events import events
-from raftlog_cli.log_level import log_level
+from raftlog.clock import SystemClock
+from raftlog.config.broker import LOGGING_LEVELS
+from raftlog.errors import InvalidRequestError, RaftlogError, counted
+from raftlog.replication.placement import PlacedPartition, PlannedMove, rebalance
+from raftlog.types import TimestampMs, is_internal_topic
+from raftlog_cli import completing, options, output, overview, removal
 from raftlog_cli.main import STATUS_FAILED, Commands, Failed
+from raftlog_cli.options import TIME_GRAMMAR, parse_time
+
+# -- events ----------------------------------------------------------------------------------------
+#
+# ``raftlog cluster events``: print the changes of the cluster with their times.
+
+
+FOLLOW_INTERVAL_S: Final = 1.0
+# Milliseconds. Clocks differ and brokers can be slow, so events this much older can be new here.
+LATE_MS: Final = 60_000
+
+
+def parse_since(text: str) -> TimestampMs:
+    """Return ``@TIME`` or ``TIME`` as milliseconds since 1970. Raises ``ValueError``."""
+    found = parse_time(text.removeprefix("@"), now_ms=SystemClock().wall_ms())
+    if found is None:
+        raise ValueError(f"{text!r}: write @TIME; TIME is {TIME_GRAMMAR}")
+    return found
+
+
+@click.command(short_help="Print elections, ISR changes, joined and failed brokers.")
+@click.option(
+    "--since",
+    metavar="@TIME",
+    callback=options.parsed(parse_since),
+    help=f"Print only events since this time: {TIME_GRAMMAR}.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Print new events until interrupted.")
+@options.as_json
+@options.bootstrap
+def events(since: TimestampMs | None, follow: bool, as_json: bool, bootstrap: str) -> None:
+    """Print elections, ISR changes, and brokers that joined or failed.
+
+    Brokers keep their last events since their start, and all voters of a partition keep the same
+    events. The time is that of the first broker that applied the change. With --json, one event per
+    line.
+
+    \b
+    Example:
+      raftlog cluster events --since @-2h
+    """
+    with Admin(bootstrap) as admin:
+        for event in _found(admin, since or 0, follow=follow):
+            click.echo(output.to_json(asdict(event)) if as_json else event_line(event))
+
+
+def _found(admin: Admin, since_ms: TimestampMs, *, follow: bool) -> Iterator[EventDescription]:
+    seen: set[tuple[object, ...]] = set()
+    found = admin.describe_events(since_ms)
+    while True:
+        for event in found:
+            # Events, not times, are compared: a slow broker can report an earlier event later.
+            place = event.broker if event.topic is None else event.partition
+            key = event.kind, event.topic, place, event.version, event.leader_epoch
+            if key not in seen:
+                seen.add(key)
+                yield event
+        if not follow:
+            return
+        if found:
+            since_ms = max(since_ms, found[-1].at_ms - LATE_MS)
+        time.sleep(FOLLOW_INTERVAL_S)
+        try:
+            found = admin.describe_events(since_ms)
+        except RaftlogError as error:
+            output.note_error(error)
+            found = []
+
+
+def event_line(event: EventDescription) -> str:
+    """Return the time in UTC, the kind, the partition, and the description."""
+    where = "" if event.topic is None else f"{event.topic}:{event.partition}: "
+    return f"{utc_time(event.at_ms)}  {event.kind:<22}  {where}{event.text}"
+
+
+def utc_time(at_ms: TimestampMs) -> str:
+    """Return the time in UTC, ISO 8601."""
+    moment = datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
+
+
+# -- log level -------------------------------------------------------------------------------------
+#
+# ``raftlog cluster log-level``: show and change the log levels of running brokers.
+
+
+INHERIT = "default"
+
+
+@click.command("log-level")
+@click.argument("logger", required=False)
+@click.argument("level", required=False, type=click.Choice([*LOGGING_LEVELS, INHERIT]))
+@click.option(
+    "--broker",
+    type=click.IntRange(min=0),
+    shell_complete=completing.brokers,
+    help="Only this broker.  [default: all that respond]",
+)
+@options.wide
+@options.as_json
+@options.cluster_secret_file
+@options.bootstrap
+def log_level(
+    logger: str | None,
+    level: str | None,
+    broker: int | None,
+    as_json: bool,
+    cluster_secret_file: str | None,
+    bootstrap: str,
+) -> None:
+    """Show or change the log levels of running brokers.
+
+    The change lasts until the broker stops. logging.level in its configuration is permanent.
+
+    LOGGER is a logger in a log line, such as raftlog.server.connection, or a parent of it, such as
+    raftlog.server or "root". LEVEL applies to LOGGER and to its children without a level; "default"
+    removes the level. Without LEVEL, the command shows LOGGER and its children. Without LOGGER, it
+    shows all loggers with a level.
+
+    \b
+    Example:
+      raftlog cluster log-level raftlog.server.cluster debug --broker 2
+      raftlog cluster log-level raftlog.server.cluster default
+    """
+    with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
+        if broker is not None:
+            brokers = [broker]
+        else:
+            described = admin.describe_cluster(partitions=False).brokers
+            brokers = [each.id for each in described if each.live]
+            for each in described:
+                if not each.live:
+                    output.note(f"raftlog: broker {each.id} is omitted: {each.problem}")
+        if logger is not None and level is not None:
+            changes = {logger: None if level == INHERIT else level}
+            for number in brokers:
+                admin.alter_log_levels(number, changes)
+        rows = [row for number in brokers for row in _rows(admin, number, logger)]
+    if not rows:
+        raise InvalidRequestError(f"no broker has a logger {logger!r}")
+    if as_json:
+        output.print_json(rows)
+        return
+    output.print_table(
+        ("broker", "logger", "level"),
+        [(row["broker"], row["logger"], row["level"]) for row in rows],
+    )
+
+
+def _rows(admin: Admin, broker: int, logger: str | None) -> list[dict[str, Any]]:
+    """Return the loggers to show: those with a level, or ``logger`` and its children."""
+    return [
+        {"broker": broker, "logger": name, "level": found.level, "own": found.is_own}
+        for name, found in admin.describe_log_levels(broker).items()
+        if (found.is_own if logger is None else f"{name}.".startswith(f"{logger}."))
+    ]
+
+
+# -- cluster ---------------------------------------------------------------------------------------
+
 
 WATCH_INTERVAL_S: Final = 1.0
 ANY_LOSS: Final = "any"  # --accept-loss without an ID
@@ -66,7 +229,7 @@ def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -
         if not watch:
             described = admin.describe_cluster()
             _print_status(described, as_json=as_json)
-            if health.problems(described):
+            if overview.problems(described):
                 context.exit(STATUS_DEGRADED)
             return
         while True:
@@ -81,7 +244,7 @@ def status(context: click.Context, watch: bool, as_json: bool, bootstrap: str) -
 
 
 def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
-    counts = health.summary(described)
+    counts = overview.summary(described)
     if as_json:
         output.print_json(counts)
         return
@@ -103,13 +266,13 @@ def _print_status(described: ClusterDescription, *, as_json: bool) -> None:
     for name, value in rows:
         click.echo(f"{name:>16}  {value}")
     for broker in described.brokers:
-        if not health.is_up(broker):
-            state = ": ".join(filter(None, (health.broker_state(broker), broker.problem)))
+        if not overview.is_up(broker):
+            state = ": ".join(filter(None, (overview.broker_state(broker), broker.problem)))
             click.echo(f"broker {broker.id} is {state}")
             continue
         if broker.clock_error_ms:
-            click.echo(health.clock_problem(broker))
-        for problem in health.disk_problems(broker):
+            click.echo(overview.clock_problem(broker))
+        for problem in overview.disk_problems(broker):
             click.echo(f"broker {broker.id}: {problem}")
     for found in counts["damage"]:
         place = f"{found['topic']}:{found['partition']} on broker {found['broker']}"
@@ -135,7 +298,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
     """
     with Admin(bootstrap) as admin:
         described = admin.describe_cluster()
-    rows = health.broker_rows(described)
+    rows = overview.broker_rows(described)
     if as_json:
         output.print_json(rows)
         return
@@ -154,7 +317,7 @@ def brokers(as_json: bool, bootstrap: str) -> None:
                 row["replicas"],
                 row["directory_id"],
                 "yes" if row["controller"] else "",
-                health.free_space(broker.disk),
+                overview.free_space(broker.disk),
             )
             for row, broker in zip(rows, described.brokers, strict=True)
         ],
@@ -203,7 +366,7 @@ def partitions(
     elif not internal:
         found = [partition for partition in found if not is_internal_topic(partition.topic)]
     if as_json:
-        output.print_json([health.partition_row(partition) for partition in found])
+        output.print_json([overview.partition_row(partition) for partition in found])
         return
     columns = ("partition", "leader", "epoch", "replicas", "isr", "min", "witnesses", "lag")
     output.print_table(
@@ -219,13 +382,13 @@ def _partition_cells(partition: PartitionOverview) -> tuple[Any, ...]:
         f"{partition.topic}:{partition.partition}",
         partition.leader,
         partition.leader_epoch,
-        health.ids(partition.replicas),
-        health.ids(partition.isr),
+        overview.ids(partition.replicas),
+        overview.ids(partition.isr),
         partition.min_isr,
-        health.ids(partition.witnesses),
-        health.lag(partition.replica_states),
+        overview.ids(partition.witnesses),
+        overview.lag(partition.replica_states),
         partition.high_watermark,
-        health.partition_state(partition),
+        overview.partition_state(partition),
     )
 
 
@@ -416,7 +579,7 @@ def reassign(
     if throttle is not None and (generate or verify or dry_run):
         raise click.UsageError("--throttle cannot be combined with an option that only prints")
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
-        moves.throttle_moves(admin, throttle)
+        throttle_moves(admin, throttle)
         if is_throttle_only:
             _end_or_show(admin, None, cancel=False, no_wait=True, as_json=as_json)
             return
@@ -425,13 +588,13 @@ def reassign(
             return
         if plan is not None:
             try:
-                planned = moves.parse(plan.read())
+                planned = parse(plan.read())
             except ValueError as error:
                 raise click.UsageError(str(error)) from error
         else:
             planned = _planned(admin, topic, brokers)
         if generate:
-            output.print_json({"moves": moves.rows(planned)})
+            output.print_json({"moves": rows(planned)})
             return
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
@@ -446,20 +609,20 @@ def _planned(admin: Admin, topic: str | None, brokers: list[int] | None) -> list
             if each.partition == partition:
                 return [PlannedMove(name, partition, each.replicas, tuple(brokers))]
         raise Failed(f"topic {name!r} has no partition {partition}")
-    if moving := moves.moving_partitions(described):
+    if moving := moving_partitions(described):
         raise Failed(
             f"{counted(len(moving), 'partition has', 'partitions have')} moves in progress. Wait "
             "for them, or cancel them with "
             "`raftlog cluster reassign --cancel`"
         )
-    places = moves.brokers_of(described, brokers)
+    places = brokers_of(described, brokers)
     most = max((len(each.replicas) for each in described.partitions), default=0)
     if most > len(places):
         raise Failed(
             f"a partition has {counted(most, 'replica')}, but the number of available brokers is "
             f"{len(places)}"
         )
-    return rebalance(moves.placed(described.partitions), places)
+    return rebalance(placed(described.partitions), places)
 
 
 def _end_or_show(
@@ -469,24 +632,24 @@ def _end_or_show(
     names = [name] if name else None
     described = admin.describe_cluster(names)
     if cancel:
-        topics = sorted({each.topic for each in moves.moving_partitions(described)})
+        topics = sorted({each.topic for each in moving_partitions(described)})
         for each in topics:
             admin.cancel_reassignment(each)
         if not no_wait:
-            moves.wait(admin, topics)
+            wait(admin, topics)
         described = admin.describe_cluster(names)
-    moves.print_moving(described, as_json=as_json)
+    print_moving(described, as_json=as_json)
 
 
 def _execute(
     admin: Admin, planned: list[PlannedMove], *, dry_run: bool, no_wait: bool, as_json: bool
 ) -> None:
-    moves.show(planned, as_json=as_json)
+    show(planned, as_json=as_json)
     if dry_run:
         return
-    moves.start(admin, planned)
+    start(admin, planned)
     if not no_wait:
-        moves.wait(admin, {move.topic for move in planned})
+        wait(admin, {move.topic for move in planned})
 
 
 @cluster.command(
@@ -518,7 +681,7 @@ def rebalance_cluster(
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
         planned = _planned(admin, None, None)
         if not dry_run:
-            moves.throttle_moves(admin, throttle)
+            throttle_moves(admin, throttle)
         _execute(admin, planned, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
@@ -559,7 +722,7 @@ def decommission(
       raftlog cluster decommission 3 --cancel
     """
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:
-        moves.throttle_moves(admin, throttle)
+        throttle_moves(admin, throttle)
         if cancel:
             back = admin.cancel_decommission(broker)
             output.report(
@@ -681,8 +844,8 @@ def _refusal(done: RecoveryDescription, wanted: _Wanted, accepted: bool | str) -
     """Return why the loss was not accepted; empty if it was."""
     if missing := sorted({*done.lost} - {*wanted.lost}):
         return (
-            f"the data directories of brokers {health.ids(missing)} would be given up. If they are "
-            f"destroyed, add --lost {','.join(map(str, done.lost))}"
+            f"the data directories of brokers {overview.ids(missing)} would be given up. If they "
+            f"are destroyed, add --lost {','.join(map(str, done.lost))}"
         )
     if isinstance(accepted, str) and done.loss_id not in ("", accepted):
         return f"the loss is {done.loss_id}, not {accepted}"
@@ -703,7 +866,7 @@ def _confirm(admin: Admin, accepted: bool | str, wanted: _Wanted) -> bool | str:
         f"partitions without a leader: {unavailable} of {total}."
     )
     if down:
-        output.note(f"Brokers {health.ids(down)} do not respond.")
+        output.note(f"Brokers {overview.ids(down)} do not respond.")
     planned = wanted.recover(admin, accepted, dry_run=True)
     if planned.cluster_note:
         output.note(f"cluster: {planned.cluster_note}.")
@@ -716,7 +879,7 @@ def _confirm(admin: Admin, accepted: bool | str, wanted: _Wanted) -> bool | str:
         raise Failed(f"nothing was changed: {why}")
     if wanted.lost:
         output.note(
-            f"The data directories of brokers {health.ids(list(wanted.lost))} will never be "
+            f"The data directories of brokers {overview.ids(list(wanted.lost))} will never be "
             "accepted again. Continue only if they are destroyed."
         )
     try:
@@ -750,3 +913,166 @@ def _print_recovery(done: RecoveryDescription, *, dry_run: bool) -> None:
     ]
     what = "planned" if dry_run else "done"
     output.print_table(("partition", "leader", "log end", "may lose", what), rows, prose=what)
+
+
+# -- moves -----------------------------------------------------------------------------------------
+#
+# Plans of replica moves as JSON, and their execution: ``raftlog cluster reassign`` and others.
+
+
+POLL_INTERVAL_S: Final = 0.5
+
+
+class Place(NamedTuple):
+    """A broker that may store replicas."""
+
+    id: int
+    rack: str
+
+
+def placed(partitions: Iterable[PartitionOverview]) -> list[PlacedPartition]:
+    """Return the partitions as input of a plan."""
+    return [PlacedPartition(each.topic, each.partition, each.replicas) for each in partitions]
+
+
+def rows(moves: Iterable[PlannedMove]) -> list[dict[str, Any]]:
+    """Return the moves as JSON that ``parse`` reads."""
+    return [
+        {"topic": m.topic, "partition": m.partition, "from": list(m.before), "to": list(m.after)}
+        for m in moves
+    ]
+
+
+def parse(text: str | bytes) -> list[PlannedMove]:
+    """Parse a plan. Raises ``ValueError`` if it is invalid."""
+    try:
+        plan = output.parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"the plan is {error}") from None
+    moves = plan.get("moves") if isinstance(plan, dict) else plan
+    if not isinstance(moves, list):
+        raise ValueError('the plan has no list "moves"')
+    return [_move(number, row) for number, row in enumerate(moves)]
+
+
+def _move(number: int, row: Any) -> PlannedMove:
+    try:
+        move = PlannedMove(
+            row["topic"], row["partition"], tuple(row.get("from", ())), tuple(row["to"])
+        )
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f'move {number} of the plan is not an object with "topic", "partition" and "to", '
+            'such as {"topic": "clicks", "partition": 0, "to": [1, 2]}'
+        ) from None
+    if not all(type(each) is int for each in (move.partition, *move.before, *move.after)):
+        raise ValueError(f'move {number} of the plan: "partition", "from" and "to" are numbers')
+    return move
+
+
+def show(moves: Sequence[PlannedMove], *, as_json: bool) -> None:
+    """Print a plan."""
+    if as_json:
+        output.print_json({"moves": rows(moves)})
+    elif not moves:
+        output.note("no replica has to move")
+    else:
+        columns = ("partition", "from", "to", "copies")
+        output.print_table(
+            columns,
+            [
+                (
+                    f"{m.topic}:{m.partition}",
+                    overview.ids(m.before),
+                    overview.ids(m.after),
+                    len(set(m.after) - set(m.before)),
+                )
+                for m in moves
+            ],
+        )
+
+
+def start(admin: Admin, moves: Sequence[PlannedMove]) -> None:
+    """Request the moves, topic by topic."""
+    for topic in sorted({move.topic for move in moves}):
+        mine = [move for move in moves if move.topic == topic]
+        admin.reassign_partitions(
+            topic,
+            {move.partition: move.after for move in mine},
+            before={move.partition: move.before for move in mine if move.before},
+        )
+
+
+def throttle_moves(admin: Admin, bytes_per_s: int | None) -> None:
+    """Limit the copies of moves. None: keep the limit; 0: remove it."""
+    if bytes_per_s is not None:
+        admin.throttle_moves(bytes_per_s)
+
+
+def moving_partitions(described: ClusterDescription) -> list[PartitionOverview]:
+    """Return the partitions with a move in progress."""
+    return [partition for partition in described.partitions if partition.target]
+
+
+def wait(admin: Admin, topics: Iterable[str]) -> None:
+    """Wait until no partition of these topics moves."""
+    names, shown = sorted(set(topics)), -1
+    if not names:
+        return
+    while left := len(moving_partitions(admin.describe_cluster(names))):
+        if left != shown:
+            output.note(f"partitions with moves in progress: {left}")
+            shown = left
+        time.sleep(POLL_INTERVAL_S)
+
+
+def print_moving(described: ClusterDescription, *, as_json: bool) -> None:
+    """Print the moves in progress, the lag of copying replicas in records, and the throttle."""
+    partitions, rate = moving_partitions(described), described.move_throttle
+    if as_json:
+        found = [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "from": list(each.replicas),
+                "to": list(each.target),
+                "isr": list(each.isr),
+                "lag": overview.lag(each.replica_states),
+            }
+            for each in partitions
+        ]
+        output.print_json({"moving": found, "throttle_bytes_per_s": rate or None})
+        return
+    if rate:
+        output.note(f"throttle: {rate} bytes per second for each broker")
+    if not partitions:
+        output.note("no moves in progress")
+    else:
+        columns = ("partition", "replicas", "to", "isr", "lag")
+        output.print_table(
+            columns,
+            [
+                (
+                    f"{each.topic}:{each.partition}",
+                    overview.ids(each.replicas),
+                    overview.ids(each.target),
+                    overview.ids(each.isr),
+                    overview.lag(each.replica_states),
+                )
+                for each in partitions
+            ],
+        )
+
+
+def brokers_of(described: ClusterDescription, ids: Sequence[int] | None) -> list[Place]:
+    """Return the brokers that may store replicas: those listed, or all that are up."""
+    if ids is None:
+        found = [broker for broker in described.brokers if overview.is_up(broker)]
+    else:
+        known = {broker.id: broker for broker in described.brokers}
+        if unknown := [broker for broker in ids if broker not in known]:
+            raise Failed(f"the cluster has no broker {unknown[0]}; it has {sorted(known)}")
+        found = [known[broker] for broker in ids]
+    if not found:
+        raise Failed("no broker is up")
+    return [Place(broker.id, broker.rack or "") for broker in found]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from raftlog import Admin
-from raftlog.client.group_descriptions import (
+from raftlog.client.administration.groups import (
     GroupDescription,
     GroupListing,
     MemberDescription,
@@ -32,7 +32,7 @@ from raftlog.errors import (
 from raftlog.types import Offset, TopicPartition, check_group_id
 from raftlog_cli import completing, options, output
 from raftlog_cli.main import Commands
-from raftlog_cli.offsets import GRAMMAR, Bound, Extent, parse_offsets, resolve_all
+from raftlog_cli.options import GRAMMAR, Bound, Extent, parse_offsets, resolve_all
 
 WATCH_INTERVAL_S: Final = 2.0
 GROUPS_PER_REQUEST: Final = 100  # described before the results are combined

@@ -13,9 +13,9 @@ from raftlog.client.descriptions import PartitionVerification
 from raftlog.disk import OsDisk
 from raftlog.storage import inspect
 from raftlog.storage.inspect import BatchRow, PartitionReport
-from raftlog_cli import completing, health, options, output
-from raftlog_cli.formats import bytes_to_json
+from raftlog_cli import completing, options, output, overview
 from raftlog_cli.main import Commands, Failed
+from raftlog_cli.output import bytes_to_json
 
 STATUS_UNVERIFIED: Final = 3  # of `verify --cluster`: a copy could not be verified
 _COLUMNS: Final = "{:>12} {:>12} {:>12} {:>8} {:>9} {:>5} {:>6} {:>14} {:>6}  {}"
@@ -207,7 +207,7 @@ def _print_verifications(found: list[PartitionVerification]) -> None:
     )
     for one in found:
         for copy in one.copies:
-            state, text = health.copy_state(copy, one.high_watermark)
+            state, text = overview.copy_state(copy, one.high_watermark)
             if text:
                 click.echo(f"{state}: {one.topic}:{one.partition} broker {copy.broker}: {text}")
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from raftlog.standard_streams import STDERR, STDOUT, occupy
-from raftlog_cli import interrupts
 
 STATUS_FAILED: Final = 1
 STATUS_INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
@@ -38,7 +39,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "up": Entry("raftlog_cli.up:up", "Run a local cluster in the foreground."),
     "broker": Entry("raftlog_cli.broker:broker", "Run one broker."),
-    "ready": Entry("raftlog_cli.ready:ready", "Wait until a broker is ready, or can be restarted."),
+    "ready": Entry(
+        "raftlog_cli.broker:ready", "Wait until a broker is ready, or can be restarted."
+    ),
     "topic": Entry("raftlog_cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "group": Entry(
         "raftlog_cli.group:group",
@@ -65,7 +68,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "tail": Entry("raftlog_cli.tail:tail", "Print records."),
     "mirror": Entry(
-        "raftlog_cli.mirror:mirror", "Copy topics of one cluster to another, with their offsets."
+        "raftlog_cli.backup:mirror", "Copy topics of one cluster to another, with their offsets."
     ),
     "backup": Entry(
         "raftlog_cli.backup:backup", "Copy topics, their settings and group offsets to files."
@@ -164,7 +167,7 @@ def ending_quietly() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise click.exceptions.Exit(interrupts.status_of(interrupt)) from None
+        raise click.exceptions.Exit(status_of(interrupt)) from None
     except BrokenPipeError:
         discard(sys.stdout)
         raise click.exceptions.Exit(0) from None
@@ -271,7 +274,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.Abort:
         return STATUS_INTERRUPTED
     except KeyboardInterrupt as interrupt:
-        return interrupts.status_of(interrupt)
+        return status_of(interrupt)
     except OSError as error:
         return _failed(Failed(describe_os_error(error)))
     except Exception as error:
@@ -308,5 +311,63 @@ def in_options(text: str) -> str:
 def main() -> NoReturn:
     """Run the console script."""
     open_standard_streams()
-    interrupts.raise_on_signals()
+    raise_on_signals()
     sys.exit(run(sys.argv[1:]))
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+#
+# Signals that stop a command: Ctrl-C, and those of service managers and terminals.
+#
+# Each signal raises ``KeyboardInterrupt`` in the command, which then commits its offsets and stops
+# the processes that it started. ``broker`` and ``up`` have other handlers.
+
+
+# Under nohup, SIGHUP remains ignored.
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminated(KeyboardInterrupt):
+    """Interrupt by a signal other than SIGINT."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def status_of(error: KeyboardInterrupt) -> int:
+    """Return the exit status as shells do: 128 + the number of the signal."""
+    return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
+
+
+def raise_on_signals() -> None:
+    """Raise ``Terminated`` in the main thread on each of ``STOP_SIGNALS`` from now on."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminate)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise Terminated(number)
+
+
+class HeldInterrupt:
+    """Defers the first interrupt to the end of a block that must complete. ``has_come``: the
+    deferred exception."""
+
+    has_come: KeyboardInterrupt | None = None
+
+    def __enter__(self) -> HeldInterrupt:
+        held = [n for n in (signal.SIGINT, *STOP_SIGNALS) if callable(signal.getsignal(n))]
+        self._before = {number: signal.signal(number, self._note) for number in held}
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        interrupt = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+        if self.has_come is not None:  # the second interrupt is not deferred
+            raise interrupt
+        self.has_come = interrupt

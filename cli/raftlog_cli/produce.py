@@ -18,10 +18,9 @@ import click
 from raftlog import Admin, Producer, RangesFuture
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTopicError, counted
 from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
-from raftlog_cli import completing, health, options, output
-from raftlog_cli.formats import ReadableStream, parse_json_line, read_lines, split_keys
+from raftlog_cli import completing, options, output, overview
 from raftlog_cli.main import Failed
-from raftlog_cli.output import Advance
+from raftlog_cli.output import Advance, ReadableStream, parse_json_line, read_lines, split_keys
 
 
 @click.command()
@@ -426,7 +425,7 @@ def stall_reason(bootstrap: str, topic: str) -> str:
         return f"{error} (still trying)"
     stuck = [
         f"{part.topic}:{part.partition} has no leader that responds"
-        f" (replicas {health.ids(part.replicas)}, in sync {health.ids(part.isr)})"
+        f" (replicas {overview.ids(part.replicas)}, in sync {overview.ids(part.isr)})"
         for part in partitions
         if not part.is_available
     ]

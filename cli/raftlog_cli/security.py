@@ -8,16 +8,16 @@ import click
 
 from raftlog.client import profiles
 from raftlog.config import Address
-from raftlog.testing.administrator import (
+from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
+from raftlog.testing.cluster import (
     CREDENTIALS_FILE,
     PROFILE_FILE,
     authentication_settings,
     write_profile,
 )
-from raftlog.testing.certificates import DAYS_DEFAULT, LOCAL_HOSTS, create
 from raftlog_cli import options, output
 from raftlog_cli.main import Commands
-from raftlog_cli.supervisor import PORT_DEFAULT
+from raftlog_cli.up import PORT_DEFAULT
 
 
 @click.group(cls=Commands)

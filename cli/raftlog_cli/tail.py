@@ -24,9 +24,8 @@ from raftlog.errors import (
 )
 from raftlog.types import ConsumerRecord, Offset, TimestampMs, TopicPartition, check_group_id
 from raftlog_cli import completing, options, output
-from raftlog_cli.formats import Formatter, compile_format, format_json, format_values
-from raftlog_cli.interrupts import HeldInterrupt
-from raftlog_cli.offsets import (
+from raftlog_cli.main import HeldInterrupt
+from raftlog_cli.options import (
     EARLIEST,
     LATEST,
     Bound,
@@ -37,6 +36,7 @@ from raftlog_cli.offsets import (
     parse_offsets,
     resolve_all,
 )
+from raftlog_cli.output import Formatter, compile_format, format_json, format_values
 
 COUNT_DEFAULT: Final = 10  # as in tail(1)
 

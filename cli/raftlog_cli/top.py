@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raftlog import Admin
-from raftlog.client.group_descriptions import GroupDescription
+from raftlog.client.administration.groups import GroupDescription
 from raftlog.clock import SystemClock
 from raftlog.errors import RaftlogError, UnknownGroupError
 from raftlog.types import is_internal_topic

@@ -19,12 +19,13 @@ from raftlog.errors import (
     TopicExistsError,
     counted,
 )
-from raftlog.replication.rebalancing import change_replication_factor
+from raftlog.replication.placement import change_replication_factor
 from raftlog.types import Offset, TimestampMs, is_internal_topic
-from raftlog_cli import completing, health, moves, options, output
-from raftlog_cli.events import utc_time
+from raftlog_cli import cluster, completing, options, output
+from raftlog_cli import overview as health
+from raftlog_cli.cluster import utc_time
 from raftlog_cli.main import Commands, Failed
-from raftlog_cli.offsets import TIME_GRAMMAR, parse_time
+from raftlog_cli.options import TIME_GRAMMAR, parse_time
 from raftlog_cli.overview import topics_of
 
 
@@ -296,7 +297,7 @@ def alter(
         if replication_factor is not None:
             _change_replication_factor(admin, name, replication_factor)
             if not no_wait:
-                moves.wait(admin, [name])
+                cluster.wait(admin, [name])
     altered: dict[str, Any] = {"name": name, "config": changes}
     if replication_factor is not None:
         altered["replication_factor"] = replication_factor
@@ -305,13 +306,13 @@ def alter(
 
 def _change_replication_factor(admin: Admin, name: str, factor: int) -> None:
     described = admin.describe_cluster()
-    brokers = moves.brokers_of(described, None)
+    brokers = cluster.brokers_of(described, None)
     if factor > len(brokers):
         raise Failed(
             f"{counted(factor, 'replica')} cannot be on {counted(len(brokers), 'broker')}: each "
             "needs another broker that is up"
         )
-    everything = moves.placed(described.partitions)
+    everything = cluster.placed(described.partitions)
     mine = [each for each in everything if each.topic == name]
     planned = change_replication_factor(mine, factor, brokers, all_partitions=everything)
     admin.reassign_partitions(

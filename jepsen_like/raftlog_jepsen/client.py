@@ -14,16 +14,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from raftlog import errors
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.errors import RaftlogError
-from raftlog.testing.history import keys as keys_
-from raftlog.testing.history import values
-from raftlog.testing.history.entries import Append, Ends, Poll, Recorder, Type, Where
-from raftlog.types import ConsumerRecord, Offset, OffsetRange, RecordMetadata, TopicPartition
+from raftlog.testing.history import entries
+from raftlog.testing.history.entries import (
+    Append,
+    Commit,
+    Committed,
+    Ends,
+    Poll,
+    Recorder,
+    Type,
+    Where,
+)
+from raftlog.types import (
+    ConsumerRecord,
+    Offset,
+    OffsetAndMetadata,
+    OffsetRange,
+    RecordMetadata,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from raftlog_jepsen.kafka_clients import KafkaConsumer, KafkaProducer
+
 
 AnyProducer: TypeAlias = "AsyncProducer | KafkaProducer"
 AnyConsumer: TypeAlias = "AsyncConsumer | KafkaConsumer"
@@ -262,7 +277,7 @@ class Clients:
                 count = part.last - part.first + 1
                 acknowledged.append((next_value, count, part.first))
                 next_value += count
-        return self._completed(group, values.places(acknowledged), failures)
+        return self._completed(group, entries.places(acknowledged), failures)
 
     def _completed(
         self,
@@ -322,7 +337,7 @@ class Clients:
             self.recorder.record(done)
             raise
         for partition, found in by_partition(records).items():
-            done.records[str(partition)] = list(values.runs(found))
+            done.records[str(partition)] = list(entries.runs(found))
             positions[partition] = found[-1][0] + 1
         self.recorder.record(done)
         return len(records)
@@ -349,8 +364,8 @@ class Clients:
 def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
     """Return the record to send and its other arguments: key and headers if ``count`` is not 0."""
     if not count:
-        return values.encode_value(value, padding), {}
-    key, record, headers = keys_.encode(value, padding, count)
+        return entries.encode_value(value, padding), {}
+    key, record, headers = entries.encode(value, padding, count)
     return record, {"key": key, "headers": headers}
 
 
@@ -366,7 +381,7 @@ def by_partition(
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
     """Return (offset, value, leader epoch) of each record by partition, in the order of the
     poll."""
-    decode = values.decode_value
+    decode = entries.decode_value
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records:
         name = record.topic, record.partition
@@ -375,6 +390,90 @@ def by_partition(
         if record.key is None:
             number = decode(record.value)
         else:
-            number = keys_.decode(record.key, record.value, record.headers)
+            number = entries.decode(record.key, record.value, record.headers)
         found[name].append((record.offset, number, record.leader_epoch))
     return {TopicPartition(*name): rows for name, rows in found.items()}
+
+
+# -- committing ------------------------------------------------------------------------------------
+#
+# Recording of committed offsets in the history; see ``client`` for other operations.
+#
+# Each function calls raftlog's client and records the invocation and the completion. A fetched
+# offset must match the metadata that was committed with it. Otherwise it is recorded as an offset
+# that was never committed.
+
+
+NOTHING: Final = -1
+MISMATCH: Final = 1 << 40  # added to an offset whose metadata differs; above all existing offsets
+# Errors after which certainly no offset was committed: the client or the broker validates the
+# request first. Any other error can be that of a retry after an attempt that has committed.
+CERTAIN: Final[tuple[type[RaftlogError], ...]] = (
+    errors.InvalidGroupError,
+    errors.InvalidRequestError,
+    errors.UnsupportedFeatureError,
+)
+
+
+def commit_outcome_of(error: RaftlogError) -> Failed:
+    """Return the outcome of a commit that ended with this error."""
+    return "fail" if isinstance(error, CERTAIN) else "info"
+
+
+def noted(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return each offset with the offset as text in its metadata."""
+    return {tp: OffsetAndMetadata(offset, str(offset)) for tp, offset in offsets.items()}
+
+
+async def commit(
+    recorder: Recorder,
+    consumer: AnyConsumer,
+    process: str,
+    group: str,
+    offsets: Mapping[TopicPartition, Offset],
+) -> bool:
+    """Commit these offsets and record it. Returns whether they are certainly committed. Raises no
+    error of raftlog."""
+    named = {str(tp): offset for tp, offset in offsets.items()}
+    recorder.record(Commit(time=0, process=process, type="invoke", group=group, offsets=named))
+    done = Commit(time=0, process=process, type="ok", group=group, offsets=named)
+    try:
+        await consumer.commit(noted(offsets))
+    except RaftlogError as error:
+        done.type, done.error = commit_outcome_of(error), describe(error)
+    recorder.record(done)
+    return done.type == "ok"
+
+
+async def committed(
+    recorder: Recorder,
+    consumer: AnyConsumer,
+    process: str,
+    group: str,
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, Offset] | None:
+    """Fetch the committed offsets of the group and record them. Returns None after an error."""
+    recorder.record(Committed(time=0, process=process, type="invoke", group=group))
+    done = Committed(time=0, process=process, type="ok", group=group)
+    try:
+        found = await consumer.committed(partitions, metadata=True)
+    except RaftlogError as error:
+        done.type, done.error = "fail", describe(error)
+        recorder.record(done)
+        return None
+    reported = {tp: offset_of(found.get(tp)) for tp in partitions}
+    done.offsets = {str(tp): offset for tp, offset in reported.items()}
+    recorder.record(done)
+    return reported
+
+
+def offset_of(found: OffsetAndMetadata | None) -> Offset:
+    """Return the reported offset; ``NOTHING`` if no offset is committed.
+
+    Only manual commits have metadata, which contains the offset. Adds ``MISMATCH`` to an offset
+    whose metadata differs.
+    """
+    if found is None:
+        return NOTHING
+    is_right = found.metadata in {"", str(found.offset)}
+    return found.offset if is_right else MISMATCH + found.offset

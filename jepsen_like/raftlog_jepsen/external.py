@@ -20,7 +20,7 @@ from typing import Final
 from raftlog import Admin
 from raftlog.config.address import Address
 from raftlog.errors import BrokerUnavailableError
-from raftlog.testing.probes import POLL_INTERVAL_S, answers
+from raftlog.testing.cluster import POLL_INTERVAL_S, answers
 from raftlog_jepsen.plan import Shape
 from raftlog_jepsen.status import Answers, Asking, ClusterStatus, lacking, until_nothing
 

@@ -23,7 +23,7 @@ import msgspec
 
 from raftlog.testing.fork_server import SOURCE, python_path
 from raftlog.testing.history.entries import Commit, Member, Note, Poll, Recorder, Seen
-from raftlog_jepsen.host import how_it_ended, state_of
+from raftlog_jepsen.cluster import how_it_ended, state_of
 from raftlog_jepsen.member import Event, Settings
 from raftlog_jepsen.plan import ClientName, GroupShape, MemberShape
 

@@ -14,8 +14,16 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, Protocol, TypeAlias
 
 from raftlog.config.address import Address
-from raftlog.testing.relays import BACKWARD, FORWARD, Direction, Pair, RelayLinks
-from raftlog.testing.toxics import DIRECTIONS, Bandwidth, Hold
+from raftlog.testing.relays import (
+    BACKWARD,
+    DIRECTIONS,
+    FORWARD,
+    Bandwidth,
+    Direction,
+    Hold,
+    Pair,
+    RelayLinks,
+)
 from raftlog_jepsen.control.namespaces import CONTROL, UNUSED_MAC, Namespaces, run_all
 
 Backend: TypeAlias = Literal["namespaces", "relays", "none"]

@@ -13,11 +13,16 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
+import subprocess
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -27,26 +32,22 @@ import raftlog
 from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.checker.verdict import Verdict
 from raftlog.testing.history.entries import Note, Phase, Recorder, Start, read
-from raftlog_jepsen import schedule
+from raftlog_jepsen import plan
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
-from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.control import namespaces
 from raftlog_jepsen.external import ExternalCluster
 from raftlog_jepsen.final import dump_replicas, final_reads
 from raftlog_jepsen.members import Members
-from raftlog_jepsen.nemesis.driver import Driver
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget
-from raftlog_jepsen.nemesis.registry import make, needs_of
-from raftlog_jepsen.plan import RunPlan, WorkloadName
-from raftlog_jepsen.report.digest import digest
+from raftlog_jepsen.nemesis import driver as schedule
+from raftlog_jepsen.nemesis.base import FaultBudget
+from raftlog_jepsen.nemesis.driver import GROUPS, Driver, expand, make, needs_of
+from raftlog_jepsen.plan import CLIENTS, WORKLOADS, ClientName, RunPlan, WorkloadName
+from raftlog_jepsen.report.digest import Digest, FaultSpan, digest
 from raftlog_jepsen.report.html import write_report
-from raftlog_jepsen.run_options import RunOptions, draw_plan
-from raftlog_jepsen.summary import KILLS, summarise
 from raftlog_jepsen.workload.admin import AdminWorkload
-from raftlog_jepsen.workload.append import AppendWorkload
+from raftlog_jepsen.workload.append import AppendWorkload, CompactWorkload
 from raftlog_jepsen.workload.base import Workload, WorkloadContext, existing_partitions
-from raftlog_jepsen.workload.compact import CompactWorkload
-from raftlog_jepsen.workload.groups import GroupsWorkload
-from raftlog_jepsen.workload.offsets import OffsetsWorkload
+from raftlog_jepsen.workload.groups import GroupsWorkload, OffsetsWorkload
 from raftlog_jepsen.workload.replay import ReplayWorkload
 
 HISTORY: Final = "history.jsonl"
@@ -196,7 +197,7 @@ class _Run:
         else:
             made = ClusterUnderTest(
                 self.plan.shape,
-                needs(self.plan.nemeses, with_root=sandbox.is_inside()),
+                needs(self.plan.nemeses, with_root=namespaces.is_inside()),
                 options.directory,
                 settings=dict(self.plan.settings),
                 source=options.source,
@@ -420,3 +421,471 @@ class _LoopThread:
         self.call(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+# -- campaign --------------------------------------------------------------------------------------
+#
+# Campaigns: series of runs with different workloads, faults and clusters, and a table of results.
+#
+# Each run is a separate process (``raftlog chaos run``) in a separate sandbox, so that runs can
+# execute in parallel without affecting each other. All files of a failed run are kept. A failed run
+# is never repeated (h3, h5).
+
+
+STATUS: Final = {0: "valid", 1: "invalid", 3: "unknown"}
+USAGE: Final = 2  # invalid options: all other command lines would fail too
+OVERHEAD_S: Final = 600.0  # a run that takes longer than its load plus this time counts as hung
+KEPT: Final = ("report.html", "verdict.json", SUMMARY)  # kept files of a valid run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Parameters of one run of a campaign. ``weight``: relative frequency. ``client``: clients of
+    the workload, as in ``RunOptions``."""
+
+    name: str
+    nemeses: tuple[str, ...]
+    workload: str = "append"
+    brokers: int = 3
+    rate: float | None = None
+    pairs: bool = False
+    secure: bool = False
+    client: ClientName = "raftlog"
+    weight: int = 1
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of ``raftlog chaos run``."""
+        words = ["--workload", self.workload, "--nemesis", ",".join(self.nemeses)]
+        words += ["--brokers", str(self.brokers)]
+        if self.rate is not None:
+            words += ["--rate", f"{self.rate:g}"]
+        if self.client != "raftlog":
+            words += ["--client", self.client]
+        flags = {"--pairs": self.pairs, "--secure": self.secure}
+        return [*words, *(flag for flag, is_set in flags.items() if is_set)]
+
+
+MIXES: Final[tuple[Mix, ...]] = (
+    Mix(name="kill", nemeses=("kill", "storm"), weight=2),
+    Mix(name="power", nemeses=("power",), weight=2),
+    Mix(name="losses of 5", nemeses=("wipe",), brokers=5, weight=2),
+    Mix(name="losses of 3", nemeses=("wipe", "kill")),
+    Mix(name="pause", nemeses=("pause", "kill", "pause-inside"), workload="replay"),
+    Mix(name="netsplits", nemeses=("partition", "one-way", "slow-link"), weight=2),
+    Mix(name="netsplits of 5", nemeses=("partition", "kill"), brokers=5, pairs=True),
+    Mix(name="links", nemeses=("link-delay", "link-stall", "link-reset", "link-late")),
+    Mix(name="garbled links", nemeses=("link-garble", "link-late")),
+    Mix(name="kill and netsplit", nemeses=("kill", "partition", "pause"), pairs=True, weight=2),
+    Mix(name="power and pause", nemeses=("power", "pause"), pairs=True),
+    Mix(name="disks", nemeses=("disk-full", "read-only", "disk-error", "slow-disk")),
+    Mix(name="damage", nemeses=("corrupt", "truncate", "rollback", "kill")),
+    Mix(name="vanishing files", nemeses=("vanish", "kill")),
+    Mix(name="old disks", nemeses=("swap-disks", "old-backup", "kill")),
+    Mix(name="clocks", nemeses=("clock-jump", "clock-strobe", "clock-bases", "kill")),
+    Mix(name="resources", nemeses=("fds", "memory", "cpu")),
+    Mix(name="failpoints", nemeses=("crash-at", "slow-disk", "pause-inside"), weight=2),
+    Mix(name="hung disks", nemeses=("hung-disk", "slow-disk", "kill"), weight=2),
+    Mix(name="admin", nemeses=("kill", "transfer", "settings"), workload="admin", weight=2),
+    Mix(name="admin and netsplit", nemeses=("partition", "kill"), workload="admin"),
+    Mix(name="replay", nemeses=("kill", "partition"), workload="replay"),
+    Mix(name="offsets", nemeses=("kill", "storm", "partition", "pause"), workload="offsets"),
+    Mix(name="offsets and power", nemeses=("power", "kill", "transfer"), workload="offsets"),
+    Mix(name="offsets and disks", nemeses=("wipe", "crash-at", "slow-disk"), workload="offsets"),
+    Mix(name="membership", nemeses=("membership",), brokers=5),
+    Mix(
+        name="membership and faults",
+        nemeses=("membership", "kill", "pause", "partition"),
+        brokers=5,
+        pairs=True,
+        weight=2,
+    ),
+    Mix(name="members", nemeses=("members",), workload="groups"),
+    Mix(name="members and brokers", nemeses=("members", "kill", "pause"), workload="groups"),
+    Mix(
+        name="members and netsplits",
+        nemeses=("member-pause", "member-partition", "partition", "transfer"),
+        workload="groups",
+        pairs=True,
+    ),
+    Mix(name="groups and power", nemeses=("power", "member-kill"), workload="groups", pairs=True),
+    Mix(name="compaction", nemeses=("kill", "storm", "crash-at"), workload="compact"),
+    Mix(name="compaction and power", nemeses=("power", "crash-at"), workload="compact"),
+    Mix(name="compaction and losses", nemeses=("wipe", "corrupt", "kill"), workload="compact"),
+    Mix(name="everything", nemeses=("all",), brokers=5, weight=2),
+    Mix(name="everything with groups", nemeses=("all",), workload="groups", brokers=5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run.
+
+    ``verdict``: valid, invalid, unknown, or the reason why the run has no verdict. ``summary``: the
+    content of summary.json (``raftlog_jepsen.runner``); empty if the run ended before writing it.
+    """
+
+    mix: Mix
+    seed: int
+    verdict: str
+    seconds: float
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return self.verdict == "valid"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run for JSON. The verdict of the row replaces that of the summary."""
+        run_campaign = {"mix": self.mix.name, "arguments": self.mix.arguments(), "seed": self.seed}
+        return {
+            **self.summary,
+            **run_campaign,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOptions:
+    """Options of a campaign. ``time_s``: seconds in which new runs start. ``run_s``: load of one
+    run, seconds. ``jobs``: number of parallel runs."""
+
+    directory: Path
+    time_s: float
+    run_s: float = 180.0
+    jobs: int = 1
+    seed: int = 1
+    mixes: Sequence[Mix] = MIXES
+    say: Callable[[str], None] = lambda _text: None
+
+
+def campaign(options: CampaignOptions) -> list[Row]:
+    """Execute runs until ``time_s`` has passed. Each run adds a row to the table in
+    ``campaign.md``."""
+    options.directory.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + options.time_s
+    turns = [mix for mix in options.mixes for _ in range(mix.weight)]
+    rows: list[Row] = []
+    lock = threading.Lock()
+    numbers = iter(range(options.seed, sys.maxsize))
+
+    def work() -> None:
+        while time.monotonic() < deadline:
+            with lock:
+                seed = next(numbers)
+            row = run_campaign(turns[seed % len(turns)], seed, options)
+            with lock:
+                rows.append(row)
+                (options.directory / "campaign.md").write_text(table(rows))
+            options.say(_line(row))
+
+    with ThreadPoolExecutor(options.jobs, thread_name_prefix="campaign") as pool:
+        futures: list[Future[None]] = [pool.submit(work) for _ in range(options.jobs)]
+    for future in futures:
+        future.result()
+    return rows
+
+
+def mixes_named(
+    texts: Sequence[str], *, secure: bool = False, client: ClientName = "raftlog"
+) -> list[Mix]:
+    """Return the mixes whose names contain one of ``texts``; all if it is empty. Each has the given
+    ``secure`` and ``client``.
+
+    Raises ``ValueError`` if a text is in no name.
+    """
+    for text in texts:
+        if not any(text in mix.name for mix in MIXES):
+            names = ", ".join(mix.name for mix in MIXES)
+            raise ValueError(f"no mix has {text!r} in its name. The mixes: {names}")
+    found = [mix for mix in MIXES if not texts or any(text in mix.name for text in texts)]
+    return [replace(mix, secure=secure, client=client) for mix in found]
+
+
+def run_campaign(mix: Mix, seed: int, options: CampaignOptions) -> Row:
+    """Execute one run in a separate process. Raises ``ValueError`` for contradictory options."""
+    directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"
+    command = [sys.executable, "-m", "raftlog", "chaos", "run", *mix.arguments()]
+    command += ["--time", f"{options.run_s:g}", "--seed", str(seed), "--report", str(directory)]
+    began = time.monotonic()
+    said = directory.with_suffix(".txt")
+    with said.open("wb") as output:
+        try:
+            status: int | None = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=options.run_s + OVERHEAD_S,
+                check=False,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # the brokers inherit it
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+    seconds = time.monotonic() - began
+    verdict = "the run hung" if status is None else STATUS.get(status, f"exit status {status}")
+    found = directory / SUMMARY
+    row = Row(mix, seed, verdict, seconds, json.loads(found.read_bytes()) if found.exists() else {})
+    if status == USAGE:
+        raise ValueError(f"{' '.join(command)}: {said.read_text(errors='replace')}")
+    if row.is_good:
+        _keep_little(directory)
+        said.unlink()
+    return row
+
+
+def _keep_little(directory: Path) -> None:
+    """Delete all files of a valid run except the results: logs of many runs would fill the disk."""
+    for path in directory.iterdir():
+        if path.name in KEPT:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return the runs as a table in Markdown, in the order of their seeds, with totals."""
+    rows = sorted(rows, key=lambda row: row.seed)
+    lines = [
+        "| seed | mix | command | faults injected | acknowledged | longest outage | verdict |",
+        "|---:|---|---|---|---:|---:|---|",
+    ]
+    lines += [
+        f"| {row.seed} | {row.mix.name} | `{' '.join(row.mix.arguments())}` | {_faults(row)} | "
+        f"{row.summary.get('acknowledged', 0):,} | {_outage(row)} | {_verdict(row)} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *_sums(rows), ""])
+
+
+def _sums(rows: Sequence[Row]) -> list[str]:
+    faults: dict[str, int] = {}
+    effects: dict[str, int] = {}
+    for row in rows:
+        for kind, count in row.summary.get("injected", {}).items():
+            faults[kind] = faults.get(kind, 0) + count
+        for what, count in row.summary.get("effects", {}).items():
+            effects[what] = effects.get(what, 0) + count
+    load_s = sum(row.summary.get("load_s", 0.0) for row in rows)
+    whole = (
+        f"{len(rows)} runs, {sum(row.is_good for row in rows)} valid; {load_s / 3600:.2f} hours of "
+        f"load ({sum(row.seconds for row in rows) / 3600:.2f} hours of runs); "
+        f"{sum(row.summary.get('acknowledged', 0) for row in rows):,} records acknowledged."
+    )
+    return [
+        whole,
+        "",
+        "Faults injected: " + (_counts(faults) or "none") + ".",
+        "",
+        "Effects observed: " + (_counts(effects) or "none") + ".",
+    ]
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+
+
+def _faults(row: Row) -> str:
+    return _counts(row.summary.get("injected", {}))
+
+
+def _outage(row: Row) -> str:
+    longest = row.summary.get("longest_outage_s")
+    return "" if longest is None else f"{longest:.1f} s"
+
+
+def _verdict(row: Row) -> str:
+    anomalies = row.summary.get("anomalies")
+    return f"{row.verdict}: {_counts(anomalies)}" if anomalies else row.verdict
+
+
+def _line(row: Row) -> str:
+    return f"{row.seed} {row.mix.name}: {_verdict(row)} after {row.seconds:.0f} s; {_faults(row)}"
+
+
+# -- summary ---------------------------------------------------------------------------------------
+#
+# Key results of a run, for tables of many runs: ``summary.json``.
+
+
+NS: Final = 1_000_000_000
+KILLS: Final = "SIGKILLs of brokers"  # prefix of the runner's note
+
+
+def summarise(found: Digest, verdict: Verdict) -> dict[str, Any]:
+    """Return the key results of a run. Times in seconds.
+
+    ``effects``: number of affected brokers by kind of effect, for faults that can affect several
+    brokers at once. A power cut of three brokers counts as three ``power cuts of brokers``.
+    """
+    injected = [fault for fault in found.faults if fault.injected]
+    load = [phase for phase in found.phases if phase.name == "load"]
+    outages = [outage.length_ns / NS for outage in verdict.outages]
+    return {
+        "verdict": verdict.valid,
+        "anomalies": {kind: count for kind, count in verdict.counts.items() if count},
+        "troubles": list(verdict.troubles),
+        "acknowledged": found.total.acked,
+        "load_s": round(sum(phase.end_s - phase.begin_s for phase in load), 1),
+        "injected": dict(sorted(Counter(fault.kind for fault in injected).items())),
+        "not_injected": dict(
+            sorted(Counter(fault.kind for fault in found.faults if not fault.injected).items())
+        ),
+        "effects": dict(sorted(_effects(found, injected).items())),
+        "longest_outage_s": round(max(outages, default=0.0), 2),
+    }
+
+
+def _effects(found: Digest, injected: list[FaultSpan]) -> Counter[str]:
+    effects: Counter[str] = Counter()
+    for fault in injected:
+        if fault.kind == "power":
+            effects["power cuts of brokers"] += len(fault.targets)
+        if fault.kind == "wipe":
+            effects["disks wiped"] += len(fault.targets)
+    for _, note in found.notes:
+        name, _, counts = note.text.partition(": ")
+        if name == KILLS:
+            effects[KILLS] += int(counts.split()[0])
+    return effects
+
+
+# -- run options -----------------------------------------------------------------------------------
+#
+# Conversion of the options of a run to its plan. Pure.
+
+
+# These kinds lose stored data: topics need replicas on other brokers.
+LOSSY: Final = frozenset(
+    ("corrupt", "truncate", "rollback", "wipe", "swap-disks", "old-backup", "vanish", "disk-error")
+)
+# Faults that a control script can inject into an external cluster, or that need only a client.
+ELSEWHERE: Final = frozenset(
+    ("kill", "storm", "pause", "partition", "one-way", "transfer", "topics", "settings",
+     "member-kill", "member-pause", "member-churn")
+)  # fmt: skip
+MEMBER_KINDS: Final = frozenset(GROUPS["members"])
+# While these change the voters, the fault budget does not know them.
+MEMBERSHIP_KINDS: Final = frozenset(GROUPS["membership"])
+BROKERS_MAX: Final = 9
+AVAILABLE: Final = 0.75  # share of runs whose topics accept writes while a replica is down
+FACTOR_LEAST: Final = 3  # replication factor of such a topic
+TIME_MAX_S: Final = 7 * 86_400.0
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options of a run. ``directory``: contains all files of the run.
+
+    ``time_s``: seconds of load, 5 to 604,800. ``brokers``: 1 to 9. ``rate``: records per second of
+    all producers; default: drawn from the seed. ``pairs``: two kinds of fault overlap. ``client``:
+    "kafka" for clients with Kafka's protocol. ``source``: a directory with another raftlog package,
+    which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that injects
+    faults into it. ``secure``: brokers with TLS, users and access rules.
+    """
+
+    workload: WorkloadName
+    nemeses: tuple[str, ...]
+    time_s: float
+    seed: int
+    directory: Path
+    brokers: int = 3
+    rate: float | None = None
+    pairs: bool = False
+    client: ClientName = "raftlog"
+    source: Path | None = None
+    bootstrap: str | None = None
+    control: Path | None = None
+    without_root: bool = False
+    secure: bool = False
+    say: Callable[[str], None] = _silent
+    progress: Callable[[Any], None] | None = None
+
+
+def draw_plan(options: RunOptions) -> RunPlan:
+    """Draw the plan of a run. The same options give the same plan.
+
+    Raises ``ValueError`` if an option is out of range or contradicts another. The text names it.
+    """
+    if options.workload not in WORKLOADS:
+        raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
+    if options.client not in CLIENTS:
+        raise ValueError(f"unknown client {options.client!r}. Use {', '.join(CLIENTS)}")
+    if not 5 <= options.time_s <= TIME_MAX_S:
+        raise ValueError(f"--time is {options.time_s:g} s. Use 5 s to {TIME_MAX_S:g} s")
+    if not 1 <= options.brokers <= BROKERS_MAX:
+        raise ValueError(f"--brokers is {options.brokers}. Use 1 to {BROKERS_MAX}")
+    kinds = _kinds(options)
+    if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
+        others = ", ".join(sorted({*kinds} - ELSEWHERE))
+        raise ValueError(
+            f"not possible on an external cluster: {others}. Use {', '.join(sorted(ELSEWHERE))}"
+        )
+    random = Random(f"{options.seed}/{options.workload}/{options.brokers}")
+    mode = plan.draw_rate_mode(random)
+    is_available = random.random() < AVAILABLE
+    shape = plan.draw_shape(
+        random,
+        brokers=options.brokers,
+        workload=options.workload,
+        mode=mode,
+        lossy=not LOSSY.isdisjoint(kinds),
+        available=is_available and options.brokers >= FACTOR_LEAST,
+    )
+    rate = options.rate
+    if rate is None:
+        rate = plan.draw_rate(random, workload=options.workload)
+    clients = plan.draw_workload(random, name=options.workload, mode=mode, rate=rate)
+    groups = plan.draw_groups(random, workload=options.workload, topics=shape.topics)
+    settings = plan.draw_settings(random, workload=options.workload)
+    if options.client == "kafka":
+        groups = plan.with_protocols(groups, Random(f"{options.seed}/kafka"))
+        settings += plan.KAFKA_SETTINGS
+    if shape.coordinators:
+        factor = max(topic.replication_factor for topic in shape.topics)
+        factor = max(factor, min(FACTOR_LEAST, options.brokers))
+        settings += (
+            ("offsets.topic.num.partitions", str(shape.coordinators)),
+            ("offsets.topic.replication.factor", str(factor)),
+        )
+    return RunPlan(
+        seed=options.seed,
+        shape=shape,
+        workload=replace(clients, groups=groups),
+        nemeses=kinds,
+        requested=tuple(
+            tuple(kind for kind in expand([name]) if kind in kinds) for name in options.nemeses
+        ),
+        time_s=options.time_s,
+        rate=options.rate,
+        pairs=options.pairs,
+        settings=settings,
+        client=options.client,
+    )
+
+
+def _kinds(options: RunOptions) -> tuple[str, ...]:
+    """Return the kinds of fault. Excludes those of members from ``all`` without consumer groups,
+    and changes of the membership if another kind loses data. Raises ``ValueError`` if such a kind
+    was requested by name."""
+    kinds = expand(options.nemeses)
+    if not LOSSY.isdisjoint(kinds):
+        named = sorted(MEMBERSHIP_KINDS & set(expand([n for n in options.nemeses if n != "all"])))
+        if named:
+            raise ValueError(
+                f"{', '.join(named)}: not together with faults that lose data, such as "
+                f"{min(LOSSY & {*kinds})}. Run them separately"
+            )
+        kinds = tuple(kind for kind in kinds if kind not in MEMBERSHIP_KINDS)
+    if options.workload == "groups":
+        return kinds
+    named = sorted(MEMBER_KINDS & {*options.nemeses})
+    if named:
+        raise ValueError(f"{', '.join(named)} needs consumer groups. Add --workload groups")
+    return tuple(kind for kind in kinds if kind not in MEMBER_KINDS)

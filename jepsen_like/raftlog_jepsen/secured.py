@@ -12,16 +12,16 @@ from raftlog.client import profiles
 from raftlog.clock import SystemClock
 from raftlog.config import Address
 from raftlog.security.acl import ANY, CLUSTER_NAME
-from raftlog.testing.administrator import (
+from raftlog.testing.certificates import LOCAL_HOSTS, create
+from raftlog.testing.cluster import (
     CREDENTIALS_FILE,
     PASSWORD_BYTES,
     PROFILE_FILE,
+    TLS_DIRECTORY,
     authentication_settings,
     private_file,
     write_profile,
 )
-from raftlog.testing.certificates import LOCAL_HOSTS, create
-from raftlog.testing.cluster import TLS_DIRECTORY
 
 USER: Final = "chaos"
 USER_PROFILE: Final = "chaos.toml"

@@ -19,13 +19,13 @@ from raftlog.config.address import Address
 from raftlog.protocol.api import DESCRIBE_CLUSTER, DESCRIBE_TOPICS, Api
 from raftlog.protocol.cluster import DescribeClusterRequest, DescribeClusterResponse
 from raftlog.protocol.cluster import PartitionStatus as WireStatus
-from raftlog.protocol.schema import Message
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     PartitionDescription,
 )
-from raftlog.testing.probes import ask
+from raftlog.protocol.schema import Message
+from raftlog.testing.cluster import ask
 from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 M = TypeVar("M", bound=Message)

@@ -5,8 +5,6 @@ cluster, and ``source`` is a backup as the source of a mirror, which restores it
 limits: docs/adr/0048.
 """
 
-from raftlog.backup.source import BackupSource, verify
-from raftlog.backup.store import open_store
-from raftlog.backup.writer import Progress, write_backup
+from raftlog.backup.writer import BackupSource, Progress, open_store, verify, write_backup
 
 __all__ = ["BackupSource", "Progress", "open_store", "verify", "write_backup"]

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
 
 from raftlog import limits
-from raftlog.backup import manifest
-from raftlog.backup.manifest import Chunk, CommittedOffset, Manifest, PartitionFiles, TopicFiles
-from raftlog.backup.store import StillHeld, Store
-from raftlog.client.admin import Admin
-from raftlog.client.batch_reader import BatchReader
-from raftlog.client.consumer_core import Checked
-from raftlog.client.descriptions import PartitionDescription, TopicDescription
-from raftlog.client.environment import ClientEnvironment
+from raftlog.client.administration.admin import Admin
+from raftlog.client.administration.groups import GroupListing
+from raftlog.client.base import ClientEnvironment
+from raftlog.client.consumer import Checked
+from raftlog.client.descriptions import (
+    ClusterDescription,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from raftlog.client.readers import BatchReader
 from raftlog.client.settings import Bootstrap
+from raftlog.client.threads import wait_once
+from raftlog.clock import Clock, SystemClock
+from raftlog.disk import OsDisk
 from raftlog.errors import (
     ChainMismatchError,
     ClusterNotReadyError,
@@ -25,10 +41,112 @@ from raftlog.errors import (
     InvalidRequestError,
     RequestTimedOutError,
     UnknownGroupError,
+    UnsupportedFeatureError,
+    UnsupportedVersionError,
 )
-from raftlog.mirror import compacted, topics
-from raftlog.record import verify_chain
-from raftlog.types import Offset, TimestampMs, TopicPartition
+from raftlog.install import install_command
+from raftlog.mirror import compacted
+from raftlog.mirror import mirror as topics
+from raftlog.record import check_batches, verify_chain
+from raftlog.types import Offset, OffsetAndMetadata, OffsetAndTimestamp, TimestampMs, TopicPartition
+
+# -- manifest --------------------------------------------------------------------------------------
+#
+# Manifest of a backup: ``backup.json``, format 1. Pure.
+#
+# It is written last. Files that it does not contain are from an interrupted backup. No file that it
+# contains is ever written again: names of files depend on their content.
+
+
+NAME = "backup.json"
+FORMAT = 1
+DIGEST_CHARS: Final = 16  # of the SHA-256 in a file name
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A file with consecutive complete batches, as stored by the leader.
+
+    They cover the offsets from ``start`` to before ``end``, except those that were deleted before
+    the backup. ``chain``: hash-chain value of the last batch.
+    """
+
+    file: str
+    start: Offset
+    end: Offset
+    size_bytes: int
+    chain: int
+
+
+class PartitionFiles(msgspec.Struct):
+    """Files of one partition, in the order of their offsets. ``start``: log start at the first
+    backup; ``end``: where the next backup continues. ``tombstones_removed_below``: of the leader,
+    at the end of the last backup.
+    """
+
+    start: Offset
+    end: Offset
+    chunks: list[Chunk] = []
+    tombstones_removed_below: Offset = 0
+
+
+class TopicFiles(msgspec.Struct):
+    """One topic. ``config``: settings that differ from the defaults. ``replicas``: number."""
+
+    id: str
+    replicas: int
+    config: dict[str, str]
+    partitions: list[PartitionFiles]
+
+
+class CommittedOffset(msgspec.Struct, frozen=True):
+    """Committed offset of a consumer group."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    metadata: str
+
+
+class Manifest(msgspec.Struct):
+    """``cluster_id``: of the source. ``written_ms``: wall-clock time of the last backup."""
+
+    format: int
+    cluster_id: str
+    written_ms: TimestampMs
+    topics: dict[str, TopicFiles]
+    groups: dict[str, list[CommittedOffset]]
+
+
+def decode(data: bytes) -> Manifest:
+    """Decode a manifest. Raises ``InvalidRequestError`` and ``UnsupportedVersionError``."""
+    try:
+        found = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{NAME} is not the manifest of a backup: {error}") from error
+    if found.format != FORMAT:
+        raise UnsupportedVersionError(
+            f"{NAME} has the format {found.format}; this release reads {FORMAT}. Use the release "
+            "that wrote the backup, or a later one"
+        )
+    return found
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def chunk_name(topic: str, topic_id: str, partition: int, start: Offset, data: bytes) -> str:
+    """Return the file name of a chunk with the batches ``data``. Topic names contain no ``/``.
+
+    Two runs that overlap may read different numbers of batches from one offset on: by their digest,
+    neither replaces a file of the other.
+    """
+    digest = hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
+    return f"topics/{topic}/{topic_id}/{partition}/{start:020d}-{digest}.batches"
+
+
+# -- writer ----------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +267,7 @@ def _write(
 ) -> Progress:
     progress = Progress()
     with Admin(bootstrap, host=host) as admin:
-        before = store.read(manifest.NAME)
+        before = store.read(NAME)
         made = _opened(before, admin, now_ms)
         found = topics.selected(admin.find_topics(), admin.list_topics(), pattern)
         described = admin.describe_topics(found) if found else []
@@ -168,12 +286,12 @@ def _write(
             )
         made.groups |= _groups(admin, group_pattern, made.topics)
         progress.groups = len(made.groups)
-    if store.read(manifest.NAME) != before:  # where a store has no locks
+    if store.read(NAME) != before:  # where a store has no locks
         raise InvalidRequestError(
-            f"another backup has replaced {manifest.NAME} since this one began. Run one "
+            f"another backup has replaced {NAME} since this one began. Run one "
             "backup into a directory at a time"
         )
-    store.write(manifest.NAME, manifest.encode(made))
+    store.write(NAME, encode(made))
     return progress
 
 
@@ -183,8 +301,8 @@ def _opened(data: bytes | None, admin: Admin, now_ms: TimestampMs) -> Manifest:
     if not cluster_id:
         raise ClusterNotReadyError("the cluster ID is not known yet")
     if data is None:
-        return Manifest(manifest.FORMAT, cluster_id, now_ms, {}, {})
-    made = manifest.decode(data)
+        return Manifest(FORMAT, cluster_id, now_ms, {}, {})
+    made = decode(data)
     if made.cluster_id != cluster_id:
         raise InvalidRequestError(
             f"the backup is of the cluster {made.cluster_id}, not of {cluster_id}. Use another "
@@ -252,7 +370,7 @@ def _stale(
 
 
 def _namer(topic: TopicDescription, number: int) -> Callable[[Offset, bytes], str]:
-    return lambda start, data: manifest.chunk_name(topic.name, topic.id, number, start, data)
+    return lambda start, data: chunk_name(topic.name, topic.id, number, start, data)
 
 
 def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
@@ -358,3 +476,356 @@ def _groups(
         if kept:
             found[name] = kept
     return found
+
+
+# -- source ----------------------------------------------------------------------------------------
+#
+# Backup as the source of a mirror, which restores it, and its verification.
+
+
+class BackupSource:
+    """``raftlog.mirror.mirror.Source`` of a backup."""
+
+    def __init__(self, store: Store) -> None:
+        """Raises ``InvalidRequestError`` if ``store`` has no backup."""
+        self._store = store
+        self._manifest = read_manifest(store)
+
+    @contextmanager
+    def admin(self) -> Iterator[BackupAdmin]:
+        yield BackupAdmin(self._manifest)
+
+    @contextmanager
+    def reader(self, *, one_batch: bool = False) -> Iterator[BackupReader]:  # noqa: ARG002
+        yield BackupReader(self._store, self._manifest)
+
+
+def read_manifest(store: Store) -> Manifest:
+    """Return the manifest. Raises ``InvalidRequestError`` if there is none."""
+    data = store.read(NAME)
+    if data is None:
+        raise InvalidRequestError(f"there is no backup: {NAME} is missing")
+    return decode(data)
+
+
+class BackupAdmin:
+    """Queries of a mirror, with results from the manifest of a backup."""
+
+    def __init__(self, made: Manifest) -> None:
+        self._made = made
+
+    def describe_cluster(self, *, partitions: bool = True) -> ClusterDescription:  # noqa: ARG002
+        # Not the ID of the source cluster, because a mirror rejects a target with the same ID.
+        return ClusterDescription(f"backup of {self._made.cluster_id}", ())
+
+    def find_topics(self) -> dict[str, TopicListing]:
+        return {
+            name: TopicListing(name, topic.id, len(topic.partitions))
+            for name, topic in self._made.topics.items()
+        }
+
+    def list_topics(self) -> list[str]:
+        return list(self._made.topics)
+
+    def describe_topics(self, topics: Iterable[str]) -> list[TopicDescription]:
+        return [_described(name, self._made) for name in topics]
+
+    def list_offsets(
+        self, at: Mapping[TopicPartition, Literal["earliest", "latest"]]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, which in at.items():
+            part = self._made.topics[tp.topic].partitions[tp.partition]
+            offset = part.start if which == "earliest" else part.end
+            found[tp] = OffsetAndTimestamp(offset, -1)
+        return found
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(name, "empty", 0, -1) for name in self._made.groups]
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            TopicPartition(row.topic, row.partition): OffsetAndMetadata(row.offset, row.metadata)
+            for row in self._made.groups[group]
+        }
+
+
+def _described(name: str, made: Manifest) -> TopicDescription:
+    topic = made.topics[name]
+    partitions = tuple(
+        PartitionDescription(
+            number, None, -1, tuple(range(topic.replicas)), (), (), part.start, part.end, part.end,
+            -1, "", part.tombstones_removed_below,
+        )
+        for number, part in enumerate(topic.partitions)
+    )  # fmt: skip
+    return TopicDescription(name, topic.id, topic.config, tuple(topic.config), partitions)
+
+
+class BackupReader:
+    """Returns verified batches of files, as ``BatchReader`` returns those of a cluster."""
+
+    def __init__(self, store: Store, made: Manifest) -> None:
+        self._store = store
+        self._made = made
+        self._chunks: deque[tuple[TopicPartition, Chunk]] = deque()
+        self._positions: dict[TopicPartition, Offset] = {}
+
+    def start(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        self._positions = dict(positions)
+        self._chunks = deque(
+            (tp, chunk)
+            for tp, position in sorted(positions.items())
+            for chunk in self._made.topics[tp.topic].partitions[tp.partition].chunks
+            if chunk.end > position
+        )
+
+    def poll(self, timeout_s: float) -> tuple[TopicPartition | None, list[Checked]]:
+        """Return the batches of the next file; (None, []) after ``timeout_s`` if all are read.
+
+        Raises ``CorruptBatchError`` if a file is missing, corrupt or not the expected one.
+        """
+        if not self._chunks:
+            wait_once(lambda _callback: None, timeout_s)  # the target acknowledges the batches
+            return None, []
+        tp, chunk = self._chunks.popleft()
+        found = read_chunk(self._store, chunk)
+        return tp, [batch for batch in found if batch[0].next_offset > self._positions[tp]]
+
+
+def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
+    """Return the batches of a file. Verifies checksums, hash chain and offset range."""
+    data = store.read(chunk.file)
+    where = f"the backup file {chunk.file}"
+    if data is None:
+        raise CorruptBatchError(f"{where} is missing")
+    if len(data) != chunk.size_bytes:
+        raise CorruptBatchError(f"{where} has {len(data)} bytes instead of {chunk.size_bytes}")
+    try:
+        headers = check_batches(data)
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"{where} is corrupt: {error}") from error
+    found: list[Checked] = []
+    position = 0
+    for header in headers:
+        before = found[-1][0] if found else None
+        if before is not None and not (
+            header.base_offset >= before.next_offset
+            and (
+                header.base_offset > before.next_offset
+                or verify_chain(header, previous_chain=before.chain)
+            )
+        ):
+            raise CorruptBatchError(
+                f"{where} is corrupt: the batch at offset {header.base_offset} does not continue "
+                "the one before it"
+            )
+        found.append((header, memoryview(data)[position : position + header.length]))
+        position += header.length
+    last = headers[-1]
+    if (last.next_offset, last.chain) != (chunk.end, chunk.chain):
+        raise CorruptBatchError(f"{where} does not end at offset {chunk.end}: it is another file")
+    return found
+
+
+def verify(store: Store) -> Iterator[tuple[TopicPartition, PartitionFiles, str]]:
+    """Read every file. Yields each partition with its problem; "" if it has none.
+
+    Raises ``InvalidRequestError`` if ``store`` has no backup.
+    """
+    for name, topic in sorted(read_manifest(store).topics.items()):
+        for number, part in enumerate(topic.partitions):
+            tp = TopicPartition(name, number)
+            problem = ""
+            try:
+                for chunk in part.chunks:
+                    read_chunk(store, chunk)
+            except CorruptBatchError as error:
+                problem = str(error)
+            yield tp, part, problem
+
+
+# -- store -----------------------------------------------------------------------------------------
+#
+# Files of a backup: in a directory, or at a URL of fsspec (object stores, SFTP and others).
+
+
+LOCK: Final = "backup.lock"  # in a directory: the writer holds it with flock
+LEASE: Final = "backup.lease"  # at a URL
+LEASE_MS: Final = 120_000  # without renewal, another writer may begin
+RENEW_MS: Final = 30_000
+SETTLE_S: Final = 1.0  # two writers that begin at once both see the later lease after this time
+
+# Raises ``InvalidRequestError`` if another writer has begun. Call it before each write.
+StillHeld: TypeAlias = Callable[[], None]
+
+
+class Store(Protocol):
+    """Files by name; names have ``/`` between folders."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content; None if there is no such file."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace a file. After a crash it is complete, or unchanged."""
+        ...
+
+    def hold(self) -> AbstractContextManager[StillHeld]:
+        """Keep other writers out. Raises ``InvalidRequestError`` while there is one."""
+        ...
+
+
+class Directory:
+    """Store in a directory, which is created with the first file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._disk = OsDisk()
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._disk.write_atomic(str(path), data)
+
+    @contextmanager
+    def hold(self) -> Iterator[StillHeld]:
+        """The kernel ends it with the process. Not every network file system has locks; then names
+        by content, and the comparison of the manifest, keep what is there.
+        """
+        self._path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = self._disk.lock(str(self._path / LOCK))
+        except BlockingIOError as error:
+            raise InvalidRequestError(
+                f"another backup writes to {self._path}. Wait until it has ended, or use another "
+                "directory"
+            ) from error
+        try:
+            yield lambda: None
+        finally:
+            lock.release()
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    holder: str
+    token: str
+    until_ms: TimestampMs
+
+
+class FileSystem:
+    """Store at a URL of fsspec."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        try:
+            import fsspec
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                f"{url} requires fsspec. Run {install_command('backup')}, and install the "
+                "package of fsspec for this kind of URL"
+            ) from error
+        try:
+            files, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InvalidRequestError(f"{url}: {error}") from error
+        self._files: Any = files
+        self._root: str = root.rstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        path = f"{self._root}/{name}"
+        with self._naming(path):
+            try:
+                data: bytes = self._files.cat_file(path)
+            except FileNotFoundError:
+                return None
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/{name}"
+        with self._naming(path):
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(path, data)
+
+    @contextmanager
+    def hold(self) -> Iterator[StillHeld]:
+        """A lease in a file, as object stores have no locks. It is renewed with the writes."""
+        mine = _Lease(f"{socket.gethostname()}, process {os.getpid()}", secrets.token_hex(8), 0)
+        self._check_lease(mine)
+        renewed_ms = self._write_lease(mine)
+        self._sleep(SETTLE_S)
+        self._check_lease(mine)
+
+        def still_held() -> None:
+            nonlocal renewed_ms
+            if self._clock.wall_ms() - renewed_ms >= RENEW_MS:
+                self._check_lease(mine)
+                renewed_ms = self._write_lease(mine)
+
+        try:
+            yield still_held
+        finally:
+            with suppress(OSError):  # it expires
+                if self._lease_of_another(mine) is None:
+                    self._files.rm_file(f"{self._root}/{LEASE}")
+
+    def _lease_of_another(self, mine: _Lease) -> _Lease | None:
+        data = self.read(LEASE)
+        if data is None:
+            return None
+        try:
+            found = msgspec.json.decode(data, type=_Lease)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None  # no lease: a file that was cut off
+        is_over = found.until_ms < self._clock.wall_ms()
+        return None if found.token == mine.token or is_over else found
+
+    def _check_lease(self, mine: _Lease) -> None:
+        other = self._lease_of_another(mine)
+        if other is not None:
+            left_s = max(1, (other.until_ms - self._clock.wall_ms()) // 1_000)
+            raise InvalidRequestError(
+                f"another backup writes to {self._files.unstrip_protocol(self._root)} (on "
+                f"{other.holder}). Wait until it has ended; if it was killed, {left_s} s"
+            )
+
+    def _write_lease(self, mine: _Lease) -> TimestampMs:
+        now_ms = self._clock.wall_ms()
+        lease = msgspec.structs.replace(mine, until_ms=now_ms + LEASE_MS)
+        self.write(LEASE, msgspec.json.encode(lease))
+        return now_ms
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Convert the error of a file system to an ``OSError`` with the name of the file. Libraries
+        of object stores raise many classes of errors, often without the name.
+        """
+        try:
+            yield
+        except Exception as error:
+            url = self._files.unstrip_protocol(path)
+            raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def open_store(url: str) -> Store:
+    """Return the store at ``url``: a path, ``file:///path``, or a URL that fsspec supports.
+
+    Raises ``UnsupportedFeatureError`` without fsspec, and ``InvalidRequestError`` for a URL that
+    fsspec does not support.
+    """
+    if url.startswith("file://"):
+        return Directory(Path(url.removeprefix("file://")))
+    return FileSystem(url) if "://" in url else Directory(Path(url))

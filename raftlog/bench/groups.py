@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from raftlog import Consumer, Producer, TopicPartition
-from raftlog.bench.consume import read
-from raftlog.bench.figures import Figure
-from raftlog.bench.memory import cpu_s
-from raftlog.bench.target import fill, new_topic, target
-from raftlog.testing.probes import wait_until
+from raftlog.bench.broker import cpu_s, read
+from raftlog.bench.figures import Figure, fill, new_topic, target
+from raftlog.testing.cluster import wait_until
 
 BROKERS: Final = 3
 SESSION_TIMEOUT_MS: Final = 6_000

@@ -17,8 +17,8 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import admin, cimpl
 
+from raftlog.bench.broker import cpu_s
 from raftlog.bench.figures import Figure, percentile_us
-from raftlog.bench.memory import cpu_s
 
 TIMEOUT_S: Final = 120.0
 WAIT_S: Final = 1.0  # timeout of one read of a consumer

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from raftlog import Producer
-from raftlog.bench.figures import Figure, median_interval
+from raftlog.bench.figures import Figure, median_interval, new_topic, scratch
 from raftlog.bench.metrics_broker import WITH, WITHOUT
-from raftlog.bench.target import new_topic, scratch
 from raftlog.errors import BrokerUnavailableError
 
 SCRAPES: Final = 10

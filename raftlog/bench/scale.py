@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from raftlog import Admin, NewTopic
-from raftlog.bench.figures import Figure
-from raftlog.bench.memory import cpu_s
-from raftlog.bench.target import TOPIC_TIMEOUT_MS, scratch
+from raftlog.bench.broker import cpu_s
+from raftlog.bench.figures import TOPIC_TIMEOUT_MS, Figure, scratch
 from raftlog.client.descriptions import PartitionOverview
 from raftlog.testing.cluster import Cluster, cluster
 

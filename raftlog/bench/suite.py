@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from raftlog.bench import floor, memory
-from raftlog.bench.consume import consume
-from raftlog.bench.figures import Figure
-from raftlog.bench.produce import produce, round_trip
-from raftlog.bench.target import target
+from raftlog.bench import broker as memory
+from raftlog.bench import figures
+from raftlog.bench.broker import consume, produce, round_trip
+from raftlog.bench.figures import Figure, target
 from raftlog.limits import MIB
 
 BROKERS: Final = 3
@@ -24,7 +23,7 @@ def everything(directory: Path | None, *, rounds: int, scale: float = 1.0) -> It
     """Run all benchmarks. Yields their results. ``scale``: factor of their durations."""
     records = max(10_000, int(RECORDS * scale))
     large_records = max(10_000, int(LARGE_RECORDS * scale))
-    yield floor.measure(directory, rounds=rounds)
+    yield figures.measure(directory, rounds=rounds)
     for count, value_bytes, one_by_one in (
         (records, 100, False),
         (large_records, 1_024, False),

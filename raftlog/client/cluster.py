@@ -12,35 +12,250 @@ request to the next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from raftlog import limits
-from raftlog.client.connection import SILENCE_S, Connection, Connector
-from raftlog.client.connections import CONNECT_PATIENCE_S, Connections, join
-from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
-from raftlog.client.metadata import ClusterView, TopicView, unreachable
-from raftlog.client.retry import Backoff, Chance, may_retry
+from raftlog import limits, tls
+from raftlog.client.connection import (
+    SILENCE_S,
+    Connection,
+    Connector,
+    SocketConnector,
+    authenticate,
+    keep_authenticated,
+    prove_operator,
+)
+from raftlog.client.retry import Attempt, Backoff, Chance, NoAnswerError, first_answer, may_retry
 from raftlog.client.settings import ConnectionSettings
 from raftlog.config import Address
 from raftlog.errors import (
+    AccessDeniedError,
+    AuthenticationError,
     BrokerUnavailableError,
+    ClosedError,
+    ClusterNotReadyError,
+    ConnectionLostError,
+    LeaderNotAvailableError,
     OutcomeUnknownError,
     RaftlogError,
+    RefusedError,
+    RequestTimedOutError,
     RetriableError,
+    ThrottledError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    WrongClusterError,
+    counted,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.records import MetadataRequest, MetadataResponse, TopicInfo
 from raftlog.protocol.schema import Message
-from raftlog.types import TopicPartition
+from raftlog.types import LeaderEpoch, TopicPartition
+
+# -- connections -----------------------------------------------------------------------------------
+#
+# Open connections of a client: at most one per broker. Concurrent callers share an attempt.
+#
+# Runs on one event loop. ``cluster`` selects the brokers and sends the requests.
+
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_MS_MAX: Final = 10_000
+CONNECT_PATIENCE_S: Final = 0.3  # then the next address is also tried
+
+
+class Connections:
+    """Connections that many tasks of one loop share. ``close`` ends them."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        connector: Connector | None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.reached = False  # True after the first handshake with any broker
+        self.cluster_id = ""  # if known, brokers of other clusters are rejected
+        self.closed = False
+        self._rejection = ""  # text of the last rejection of the credentials, until a success
+        self._settings = settings
+        self._connector = connector
+        self._entropy = entropy
+        self._by_broker: dict[int, Connection] = {}
+        self._sessions: set[asyncio.Task[None]] = set()  # of connections that authenticate again
+        self._connecting: dict[Address, asyncio.Task[Connection]] = {}
+
+    def of(self, broker_id: int) -> Connection | None:
+        """Return the open connection to a broker, or None."""
+        found = self._by_broker.get(broker_id)
+        return found if found is not None and not found.closed else None
+
+    def all_open(self) -> list[Connection]:
+        return [connection for connection in self._by_broker.values() if not connection.closed]
+
+    async def to(self, address: Address) -> Connection:
+        """Return a connection to the broker at ``address``. Concurrent calls share one."""
+        self.check_open()
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.ensure_future(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        return await join(task)
+
+    def _connected(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # retrieved here in case no caller waits for it
+
+    async def first_of(self, addresses: Sequence[Address]) -> Connection:
+        """Return the first connection that opens. Slow attempts continue in the background.
+
+        Raises ``BrokerUnavailableError`` with the reason for each address, or the error of a broker
+        of another cluster.
+        """
+        attempts = [
+            Attempt(address, CONNECT_PATIENCE_S, partial(self.to, address)) for address in addresses
+        ]
+        try:
+            return await first_answer(attempts)
+        except NoAnswerError as error:
+            raise unreachable(error.reasons) from error
+
+    async def _open(self, address: Address) -> Connection:
+        if self._connector is None:
+            self._connector = SocketConnector(self._settings.tls)
+        timeout_ms = min(self._settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                connection = await self._connector(address.host, address.port)
+        except TimeoutError as error:
+            raise BrokerUnavailableError(f"no connection within {timeout_ms} ms") from error
+        except OSError as error:
+            raise BrokerUnavailableError(_reason(error)) from error
+        try:
+            hello = await connection.handshake(self._settings.client_id, timeout_ms=timeout_ms)
+            self.check_open()
+            self._check_cluster(address, hello.cluster_id)
+            await self._authenticate(connection, timeout_ms=timeout_ms)
+        except (ConnectionLostError, RequestTimedOutError) as error:
+            connection.abort(error)
+            if self._settings.tls is None:
+                cause = "requires TLS (security_protocol='SSL')"
+            else:
+                cause = (
+                    "requires a certificate of this client (ssl_certfile, ssl_keyfile) from the "
+                    "CA in its tls.client.ca.file"
+                )
+            raise BrokerUnavailableError(
+                f"connected, but received no handshake response: {error}. Check whether the "
+                f"broker {cause}, or is overloaded"
+            ) from error
+        except AuthenticationError as error:
+            connection.abort(error)
+            self._rejection = str(error)
+            raise
+        except (ClusterNotReadyError, ThrottledError) as error:  # of the authentication
+            connection.abort(error)
+            if self._rejection and isinstance(error, ThrottledError):
+                # Attempts of this client are among the failures that the broker counts.
+                raise AuthenticationError(self._rejection) from error
+            raise BrokerUnavailableError(str(error)) from error
+        except BaseException as error:
+            connection.abort(ClosedError(f"the handshake failed: {error}"))
+            raise
+        self.reached, self._rejection = True, ""
+        return await self._keep(connection)
+
+    async def _authenticate(self, connection: Connection, *, timeout_ms: int) -> None:
+        """Authenticate as an operator or by SASL if configured; by SASL, again before each session
+        ends.
+        """
+        sasl, secret = self._settings.sasl, self._settings.operator_secret
+        if secret:
+            with contextlib.suppress(AccessDeniedError):  # requests that need it report this
+                await prove_operator(connection, secret, self._entropy, timeout_ms=timeout_ms)
+        if sasl is None:
+            return
+        lifetime_s = await authenticate(connection, sasl, self._entropy, timeout_ms=timeout_ms)
+        if lifetime_s:
+            task = asyncio.ensure_future(
+                keep_authenticated(
+                    connection, sasl, self._entropy, lifetime_s, timeout_ms=timeout_ms
+                )
+            )
+            self._sessions.add(task)
+            task.add_done_callback(self._sessions.discard)
+
+    async def _keep(self, connection: Connection) -> Connection:
+        """Keep one connection per broker, even if several addresses lead to it.
+
+        The older connection is kept: a new one could overtake the requests that it carries.
+        """
+        older = self.of(connection.broker_id)
+        if older is None:
+            self._by_broker[connection.broker_id] = connection
+            return connection
+        await connection.close()
+        if older.closed:
+            raise BrokerUnavailableError("the connection was closed by another task")
+        return older
+
+    def _check_cluster(self, address: Address, cluster_id: str) -> None:
+        if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
+            raise WrongClusterError(
+                f"the broker at {address} belongs to cluster {cluster_id}, but this client is "
+                f"connected to cluster {self.cluster_id}. Create a new client for another cluster"
+            )
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the client was closed")
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        self.closed = True
+        tasks = [*self._connecting.values(), *self._sessions]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = list(self._by_broker.values())
+        await asyncio.gather(*(connection.close() for connection in connections))
+        self._by_broker.clear()
+
+
+async def join(task: asyncio.Task[T]) -> T:
+    """Wait for a shared task. Only closing the client cancels it."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise ClosedError("the client was closed") from None
+        raise
+
+
+def _reason(error: OSError) -> str:
+    """Return the cause without the address, which the caller adds."""
+    if isinstance(error, ssl.SSLError):
+        return tls.explain(error)
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: no process listens on this port"
+    return error.strerror or str(error) or type(error).__name__
+
+
+# -- cluster ---------------------------------------------------------------------------------------
+
 
 logger: Final = logging.getLogger(__name__)
-T = TypeVar("T")
 
 RETRY_BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
 SUSPECT_S: Final = 5.0  # time for which a failed broker is used only if there is no other
@@ -444,3 +659,295 @@ class Cluster:
             with suppress(asyncio.CancelledError, RaftlogError):
                 await asyncio.wait([self._refresh])
         await self._connections.close()
+
+
+# -- metadata --------------------------------------------------------------------------------------
+#
+# Cluster metadata of a client: brokers, topics and partition leaders. Pure values.
+#
+# A ``ClusterView`` is immutable; each update creates a new one. ``cluster`` fetches the metadata.
+#
+# Every broker returns metadata, and an isolated broker returns stale metadata. So updates are
+# merged:
+#
+#     a partition      the leader epoch decides: an older one changes nothing (KIP-320)
+#     a known topic    its deletion, or another topic of this name, counts if two brokers report it,
+#                      or the only broker
+#     its partitions   are only added, never removed
+
+
+NO_EPOCH: Final[LeaderEpoch] = -1  # not known
+NO_SOURCE: Final = -1  # response of an unknown broker
+_OPINIONS: Final = 2  # brokers that must agree before a known topic is removed
+_GONE: Final = ""  # in place of a topic's id
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition. ``leader`` is a broker id, or None without a leader."""
+
+    leader: int | None
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    replicas: tuple[int, ...] = ()  # the preferred leader first
+    isr: tuple[int, ...] = ()
+
+    def updated(self, news: PartitionView) -> PartitionView:
+        """Return the newer of the two."""
+        if news.leader_epoch < self.leader_epoch:
+            return self
+        if news.leader is None and news.leader_epoch == self.leader_epoch != NO_EPOCH:
+            # An epoch has one leader: a broker that reports none only lost its connection to it.
+            return replace(news, leader=self.leader)
+        return news
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic."""
+
+    name: str
+    id: str
+    max_message_bytes: int
+    partitions: tuple[PartitionView, ...]
+    keys_required: bool = False  # the topic is compacted
+
+    @property
+    def leaders(self) -> tuple[int | None, ...]:
+        return tuple(partition.leader for partition in self.partitions)
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+    def check_partition(self, partition: int) -> int:
+        """Return ``partition``. Raises ``UnknownPartitionError`` if the topic does not have it."""
+        if not 0 <= partition < len(self.partitions):
+            raise UnknownPartitionError(
+                f"topic {self.name!r} has no partition {partition}. It has "
+                f"{counted(len(self.partitions), 'partition')}, numbered from 0"
+            )
+        return partition
+
+    def updated(self, news: TopicView) -> TopicView:
+        """Return this topic, merged with the newer parts of ``news``."""
+        merged = [
+            known.updated(new) for known, new in zip(self.partitions, news.partitions, strict=False)
+        ]
+        longer = max(self.partitions, news.partitions, key=len)
+        return replace(news, partitions=(*merged, *longer[len(merged) :]))
+
+    def is_newer_than(self, other: TopicView) -> bool:
+        """Return True if ``other``, of the same id, lacks partitions or leader epochs of this."""
+        return len(other.partitions) < len(self.partitions) or any(
+            theirs.leader_epoch < ours.leader_epoch
+            for ours, theirs in zip(self.partitions, other.partitions, strict=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Unconfirmed reports about a topic, which more brokers must confirm."""
+
+    topic_id: str  # of another topic of this name; empty: deleted
+    brokers: frozenset[int]
+
+
+_NO_TOPICS: Final[Mapping[str, TopicView]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Cluster metadata from one response, or from several merged responses."""
+
+    cluster_id: str = ""
+    brokers: Mapping[int, Address] = field(default_factory=dict)
+    racks: Mapping[int, str] = field(default_factory=dict)  # of brokers with a rack
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    failures: Mapping[str, RaftlogError] = field(default_factory=dict)  # of missing topics
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    controller: int | None = None  # in the last response
+
+    def merge(
+        self,
+        response: MetadataResponse,
+        *,
+        asked: Sequence[str] | None,
+        source: int = NO_SOURCE,
+    ) -> ClusterView:
+        """Return this view, merged with the response of broker ``source``.
+
+        ``asked``: the requested topics; None: all.
+        """
+        brokers = {broker.id: Address(broker.host, broker.port) for broker in response.brokers}
+        racks = {broker.id: broker.rack for broker in response.brokers if broker.rack}
+        is_only_one = len({*brokers, *self.brokers, source} - {NO_SOURCE}) <= 1
+        news = _News(
+            source=source,
+            opinions=1 if is_only_one else _OPINIONS,
+            topics=dict(self.topics),
+            failures={} if asked is None else dict(self.failures),
+            doubts=dict(self.doubts),
+        )
+        for reported in _reported(response, self.topics if asked is None else _NO_TOPICS):
+            news.take(*reported)
+        return ClusterView(
+            cluster_id=response.cluster_id or self.cluster_id,
+            brokers=self._with_brokers(brokers, news.topics.values()),
+            racks={**self.racks, **racks},
+            topics=news.topics,
+            failures=news.failures,
+            doubts=news.doubts,
+            controller=response.controller,
+        )
+
+    def _with_brokers(
+        self, news: Mapping[int, Address], topics: Iterable[TopicView]
+    ) -> dict[int, Address]:
+        """Keep brokers in use: an isolated broker returns only itself, or a few brokers."""
+        in_use = {
+            broker
+            for topic in topics
+            for partition in topic.partitions
+            for broker in (*partition.replicas, partition.leader)
+        }
+        is_alone = len(news) <= 1
+        kept = {id_: at for id_, at in self.brokers.items() if is_alone or id_ in in_use}
+        return {**news, **{id_: at for id_, at in kept.items() if id_ not in news}}
+
+    def is_ahead_of(self, response: MetadataResponse) -> bool:
+        """Return True if the response lacks something that this view contains."""
+        for info in response.topics:
+            known = self.topics.get(info.name)
+            if known is None:
+                continue
+            if info.failure is not None or info.id != known.id:
+                return True
+            if known.is_newer_than(_topic_view(info)):
+                return True
+        return False
+
+    def topic(self, name: str) -> TopicView:
+        """Return the topic, or raise why it is missing."""
+        found = self.topics.get(name)
+        if found is not None:
+            return found
+        failure = self.failures.get(name)
+        if failure is not None:
+            raise type(failure)(*failure.args)
+        raise UnknownTopicError(
+            f"topic {name!r} does not exist. Create it, for example with "
+            f"`raftlog topic create {name}`"
+        )
+
+    def partition(self, topic: str, partition: int) -> PartitionView:
+        """Return the partition, or raise why it is missing.
+
+        Returns a partition without a leader if the last broker did not have the topic's metadata
+        yet.
+        """
+        if topic not in self.topics and isinstance(self.failures.get(topic), RetriableError):
+            return PartitionView(None)
+        view = self.topic(topic)
+        return view.partitions[view.check_partition(partition)]
+
+    def has_newer_leader(self, topic: str, partition: int, leader_epoch: LeaderEpoch) -> bool:
+        """Return True if the partition has a leader in a later epoch than ``leader_epoch``."""
+        try:
+            known = self.partition(topic, partition)
+        except RefusedError:
+            return False
+        return known.leader is not None and known.leader_epoch > leader_epoch
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the id of the partition's leader. Raises ``LeaderNotAvailableError``."""
+        leader = self.partition(topic, partition).leader
+        if leader is None:
+            raise LeaderNotAvailableError(f"{topic}:{partition} has no leader")
+        return leader
+
+
+@dataclass(slots=True, kw_only=True)
+class _News:
+    """Topics of a view while the response of broker ``source`` is merged."""
+
+    source: int
+    opinions: int  # brokers that must agree before a known topic is removed
+    topics: dict[str, TopicView]
+    failures: dict[str, RaftlogError]
+    doubts: dict[str, Doubt]
+
+    def take(self, name: str, news: TopicView | None, failure: RaftlogError | None) -> None:
+        """Merge one topic: its metadata ``news``, or its absence."""
+        known = self.topics.get(name)
+        if known is not None and isinstance(failure, RetriableError):
+            return  # a broker that has just started may not have the topic yet
+        if news is not None and (known is None or known.id == news.id):
+            believed = True
+        else:
+            believed = self._is_believed(name, _GONE if news is None else news.id)
+        if believed:
+            self.doubts.pop(name, None)
+        elif known is not None:
+            return
+        self.failures.pop(name, None)
+        if news is None:
+            self.topics.pop(name, None)
+            if failure is not None:
+                self.failures[name] = failure
+        elif known is None or known.id != news.id or self.opinions == 1:
+            self.topics[name] = news
+        else:
+            self.topics[name] = known.updated(news)
+
+    def _is_believed(self, name: str, topic_id: str) -> bool:
+        """Return True if enough brokers report that the topic is not the known one."""
+        doubt = self.doubts.get(name)
+        before = doubt.brokers if doubt is not None and doubt.topic_id == topic_id else frozenset()
+        self.doubts[name] = Doubt(topic_id, before | {self.source})
+        return len(self.doubts[name].brokers) >= self.opinions
+
+
+def _reported(
+    response: MetadataResponse, known: Mapping[str, TopicView]
+) -> list[tuple[str, TopicView | None, RaftlogError | None]]:
+    """Return the report on each topic; absence for topics in ``known`` that it omits."""
+    reported: list[tuple[str, TopicView | None, RaftlogError | None]] = [
+        (info.name, _topic_view(info), None)
+        if info.failure is None
+        else (info.name, None, info.failure.to_error())
+        for info in response.topics
+    ]
+    named = {name for name, _, _ in reported}
+    return reported + [(name, None, None) for name in known if name not in named]
+
+
+def _topic_view(info: TopicInfo) -> TopicView:
+    count = 1 + max((part.partition for part in info.partitions), default=-1)
+    partitions = [PartitionView(None)] * count
+    for part in info.partitions:
+        partitions[part.partition] = PartitionView(
+            part.leader, part.leader_epoch, tuple(part.replicas), tuple(part.isr)
+        )
+    return TopicView(
+        name=info.name,
+        id=info.id,
+        max_message_bytes=info.max_message_bytes,
+        keys_required=info.keys_required,
+        partitions=tuple(partitions),
+    )
+
+
+def unreachable(reasons: Mapping[Address, RaftlogError]) -> RaftlogError:
+    """Return the error if no broker responded, with the reason for each address."""
+    errors = list(reasons.values())
+    for error in errors:
+        if isinstance(error, AuthenticationError):
+            return error  # all brokers have the same users
+    if errors and not any(isinstance(error, BrokerUnavailableError) for error in errors):
+        # Every address responded, but is not a broker of this cluster: waiting cannot help.
+        return errors[0]
+    listed = "; ".join(f"{address} ({error})" for address, error in reasons.items())
+    return BrokerUnavailableError(
+        f"no broker can be reached: {listed}. Start the brokers, for example with `raftlog up`, "
+        "or check the argument bootstrap (RAFTLOG_BOOTSTRAP)"
+    )

@@ -6,38 +6,86 @@ iteration over fetched records need no thread switch.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import RLock, Thread, current_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from raftlog import limits
-from raftlog.client.closing import Closing
-from raftlog.client.consumer_base import (
-    CLOSE_TIMEOUT_MS_DEFAULT,
-    POLL_RECORDS_DEFAULT,
-    POLL_RECORDS_MAX,
-    POLL_TIMEOUT_MS_DEFAULT,
-    ConsumerBase,
-    check_callback,
-    check_interest,
-    check_some,
-    chosen,
+from raftlog.client.base import ClientEnvironment
+from raftlog.client.cluster import Cluster, ClusterView, TopicView
+from raftlog.client.defaults import CLIENT_ID_DEFAULT
+from raftlog.client.fetcher import Fetcher, Positions
+from raftlog.client.groups.coordinator import check_offsets
+from raftlog.client.groups.member import (
+    CommitCallback,
+    Listeners,
+    Member,
+    Reading,
+    Rebalancer,
+    check_listener,
+    run_now,
 )
-from raftlog.client.consumer_core import check_times
-from raftlog.client.consumer_groups.member import Reading
-from raftlog.client.consumer_groups.offsets import check_offsets
-from raftlog.client.consumer_groups.rebalancing import CommitCallback, run_now
-from raftlog.client.settings import DAY_MS, OffsetReset, integer
-from raftlog.client.subscription import check_partitions
+from raftlog.client.requests import At, list_offsets
+from raftlog.client.settings import (
+    DAY_MS,
+    Arguments,
+    Bootstrap,
+    ConnectionSettings,
+    ConsumerSettings,
+    Deserializer,
+    GroupSettings,
+    OffsetReset,
+    SecurityArguments,
+    connection_settings,
+    consumer_settings,
+    function,
+    group_settings,
+    integer,
+)
+from raftlog.client.subscription import (
+    Batch,
+    Chunk,
+    PartitionFetchState,
+    Subscription,
+    Wanted,
+    check_partitions,
+    check_topics,
+)
 from raftlog.client.threaded import ThreadedClient
-from raftlog.client.waiting import refuse_io_thread, wait_once
-from raftlog.errors import ClosedError, InvalidRequestError, RaftlogError
+from raftlog.client.threads import Closing, refuse_io_thread, wait_once
+from raftlog.errors import (
+    ClosedError,
+    CorruptBatchError,
+    DeserializationError,
+    InvalidRequestError,
+    RaftlogError,
+    counted,
+)
+from raftlog.kafka_names import answers_kafka_names
+from raftlog.protocol.records import AWAY_EPOCH, LEAVE_EPOCH
+from raftlog.record import BatchHeader, check, check_length, decode_records
 from raftlog.types import (
     ConsumerRecord,
+    GroupMetadata,
     K,
     Offset,
     OffsetAndMetadata,
@@ -45,10 +93,240 @@ from raftlog.types import (
     RebalanceListener,
     TopicPartition,
     V,
+    check_topic_name,
+    is_internal_topic,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# -- consumer base ---------------------------------------------------------------------------------
+#
+# Base of both consumers: the constructor, and the checks of arguments.
+
+
+POLL_TIMEOUT_MS_DEFAULT = 1_000
+POLL_RECORDS_DEFAULT = 500
+POLL_RECORDS_MAX = 10_000_000
+CLOSE_TIMEOUT_MS_DEFAULT = 5_000
+
+
+@answers_kafka_names
+class ConsumerBase(Generic[K, V]):
+    """Settings of a consumer. See ``Consumer`` and ``AsyncConsumer``."""
+
+    _records: Iterator[ConsumerRecord[Any, Any]]  # rest of the batch that is being iterated
+    _part: PartitionFetchState  # partition of that batch
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        group: str | None = None,
+        group_instance_id: str | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 5_000,
+        max_poll_interval_ms: int = 300_000,
+        assignor: str | None = None,
+        auto_offset_reset: str = "latest",
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
+        max_partition_fetch_bytes: int = limits.MIB,
+        check_crcs: bool = True,
+        read_from: str = "leader",
+        client_rack: str | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        request_timeout_ms: int = 30_000,
+        client_id: str = CLIENT_ID_DEFAULT,
+        bootstrap_timeout_ms: int = 3_000,
+        metadata_max_age_ms: int = 30_000,
+        host: ClientEnvironment | None = None,
+        **security: Unpack[SecurityArguments],
+    ) -> None:
+        """Create the consumer. It opens its first connection when a topic or partition is named.
+
+        ``bootstrap``: ``host:port[,host:port]`` of one or more brokers, or a list of addresses.
+            Default: the environment variable RAFTLOG_BOOTSTRAP; without it, the brokers of `raftlog
+            up`: 127.0.0.1:9100 to 9102.
+        ``group``: name of the consumer group, 1 to 255 characters. Its members divide the
+            partitions.
+        ``group_instance_id``: id of a static member, 1 to 255 characters. After ``close`` or a
+            crash, its partitions stay reserved for the next member with this id, for
+            ``session_timeout_ms``.
+        ``auto_commit``: commit processed records every ``auto_commit_interval_ms`` (1 to
+            86,400,000), when partitions are revoked, and on ``close``.
+        ``session_timeout_ms``: the group removes a member after this time without a heartbeat, 100
+            to 1,800,000. ``heartbeat_interval_ms``: 1 to 60,000, at most a third of the session
+            timeout.
+        ``max_poll_interval_ms``: a member that does not poll for this time leaves; also the time
+            limit to revoke a partition. 1 to 2,147,483,647.
+        ``assignor``: assignment strategy, "uniform" or "range". Default: the coordinator's.
+        ``auto_offset_reset``: start position without a committed offset, and after an offset is out
+            of range: "earliest", "latest" (the end when the partition is assigned), or "error".
+        ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker responds when it has this number of
+            bytes, or after this wait: 0 to 52,428,800 bytes, 0 to 60,000 ms. If one byte is enough
+            and no record arrives, it waits up to ten times as long; this delays no record.
+        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: maximum bytes of one fetch, in total and
+            for each partition, 1 to 52,428,800. A larger batch is returned complete.
+        ``check_crcs``: verify the CRC-32C of each batch.
+        ``read_from``: "leader": fetch from the leader; if none is reachable for 1 s, from another
+            replica. "replica": fetch from any in-sync replica, which learns of committed records a
+            little later. Both return committed records only.
+        ``client_rack``: with "replica", prefer replicas whose broker has this ``rack``.
+        ``key_deserializer``, ``value_deserializer``: ``bytes -> anything``; not called for None.
+        ``request_timeout_ms``: time limit for the response to one request, 1 to 86,400,000.
+        ``client_id``: name of this client in the broker log, up to 256 characters.
+        ``bootstrap_timeout_ms``: time limit for the first connection, 0 to 86,400,000.
+        ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions.
+        ``host``: environment of the client. ``security``: TLS arguments (`SecurityArguments`).
+
+        Raises ``InvalidRequestError``, ``InvalidGroupError`` or ``TypeError``, with the argument.
+        """
+        self._wire(locals())
+        self._setup()
+
+    def _wire(self, arguments: Arguments) -> None:
+        names = "key_deserializer", "value_deserializer"
+        self._host = arguments["host"] or ClientEnvironment()
+        self._core = ConsumerCore(
+            connection_settings(arguments),
+            consumer_settings(arguments),
+            self._host,
+            group=group_settings(arguments),
+            **{name: function(name, arguments[name]) for name in names},
+        )
+        self._subscription = self._core.subscription
+        self._records = iter(())
+        self._member = self._core.member
+        self._deserializes = self._core.has_deserializers
+        self._rebalancer: Rebalancer | None = None
+        if self._member is not None:
+            self._rebalancer = Rebalancer(
+                self._member, self._subscription, now=self._core.monotonic
+            )
+
+    def _setup(self) -> None:
+        """Set up what only the synchronous or only the asynchronous consumer has."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the identity of this consumer in its group: member id, epoch and instance id.
+
+        Raises ``InvalidRequestError`` without a group.
+        """
+        membership = self._grouped("group_metadata").membership
+        settings = membership.settings
+        return GroupMetadata(
+            settings.group, membership.member_id, membership.epoch, settings.instance_id
+        )
+
+    def _grouped(self, what: str) -> Member:
+        if self._member is None:
+            raise InvalidRequestError(
+                f"{what}() needs a consumer group. Set group=..., or store position() in the "
+                "application and seek() to it after a restart"
+            )
+        return self._member
+
+    def _listen(
+        self,
+        on_assign: RebalanceListener | None,
+        on_revoke: RebalanceListener | None,
+        on_lost: RebalanceListener | None,
+        *,
+        coroutines: bool = False,
+    ) -> None:
+        given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        for name, listener in given.items():
+            check_listener(name, listener, coroutines=coroutines)
+        if self._rebalancer is not None:
+            self._rebalancer.listeners = Listeners(on_assign, on_revoke, on_lost)
+        elif any(listener is not None for listener in given.values()):
+            raise InvalidRequestError(
+                "on_assign, on_revoke and on_lost need a consumer group. Set group=..."
+            )
+
+    def _these(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
+        """Return the checked ``partitions``; None selects all assigned partitions."""
+        if partitions is None:
+            return list(self._subscription.parts)
+        return check_partitions(partitions)
+
+    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
+        """Return the next record of an iteration, deserialized."""
+        try:
+            return self._core.deserialized(record)
+        except Exception:
+            self._subscription.all_processed()  # up to the record before this one
+            raise
+
+    def _check_readable(self) -> None:
+        if not self._subscription.parts and not self._subscription.is_open:
+            raise nothing_assigned()
+        self._core.activate()
+
+
+def check_interest(
+    topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None
+) -> tuple[list[str], re.Pattern[str] | None]:
+    """Check the arguments of ``subscribe``: topics, or a pattern for complete topic names.
+
+    Raises ``InvalidRequestError`` or ``TypeError`` if they are wrong.
+    """
+    if (topics is None) == (pattern is None):
+        raise InvalidRequestError(
+            "subscribe() requires either topics or pattern. Pass exactly one of them"
+        )
+    if pattern is None:
+        assert topics is not None, "one is given"
+        return check_topics(topics), None
+    text: object = getattr(pattern, "pattern", pattern)
+    if not isinstance(text, str):
+        raise TypeError(f"pattern={pattern!r} is not a str or a compiled str pattern")
+    try:
+        return [], re.compile(pattern)
+    except re.error as error:
+        raise InvalidRequestError(
+            f"pattern={pattern!r} is not a regular expression: {error}"
+        ) from error
+
+
+def check_some(
+    partitions: TopicPartition | Iterable[TopicPartition],
+) -> tuple[list[TopicPartition], bool]:
+    """Return the checked partitions, and True if the argument is a single partition."""
+    if isinstance(partitions, TopicPartition):
+        return check_partitions([partitions]), True
+    return check_partitions(partitions), False
+
+
+def check_callback(callback: object) -> None:
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback={callback!r} is not a function (offsets, error)")
+
+
+def chosen(
+    found: Mapping[TopicPartition, OffsetAndMetadata | None], *, is_one: bool, metadata: bool
+) -> Any:
+    """Return the result of ``committed`` in the form that the caller requested."""
+    wanted: dict[TopicPartition, Any] = {
+        tp: given if metadata or given is None else given.offset for tp, given in found.items()
+    }
+    return next(iter(wanted.values())) if is_one else wanted
+
+
+def nothing_assigned() -> InvalidRequestError:
+    return InvalidRequestError(
+        "this consumer has no assignment. Call assign() or subscribe() first"
+    )
+
+
+# -- consumer --------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -511,3 +789,590 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
 
     def _end_of_forgotten(self) -> Callable[[], Coroutine[Any, Any, None]]:
         return self._core.abandon
+
+
+# -- consumer core ---------------------------------------------------------------------------------
+#
+# Consumer core that the synchronous and the asynchronous consumer share.
+#
+# The application's thread takes and decodes records through calls that never wait. Everything
+# asynchronous runs on the one loop that the core is attached to. The two consumers implement the
+# waits for records.
+
+
+logger: Final = logging.getLogger(__name__)
+
+_ABANDON_TIMEOUT_MS: Final = 1_000
+_TURNS: Final = 1_000  # random start values, so that consumers start with different replicas
+
+
+Checked: TypeAlias = tuple[BatchHeader, memoryview]  # a batch with valid checksums
+
+
+class Run(NamedTuple):
+    """Decoded records of one partition. The reader must update ``part.position`` as it iterates."""
+
+    part: PartitionFetchState
+    records: Iterator[ConsumerRecord[Any, Any]]
+
+
+class ConsumerCore:
+    """Components of one consumer. Call ``attach`` before anything else."""
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        settings: ConsumerSettings,
+        host: ClientEnvironment,
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        group: GroupSettings | None = None,
+    ) -> None:
+        self.settings = settings
+        self.cluster = Cluster(
+            connection, connector=host.connector, chance=host.chance, entropy=host.entropy
+        )
+        self.subscription = Subscription(settings, start="committed" if group else None)
+        self.monotonic = host.clock.monotonic
+        self.has_deserializers = bool(key_deserializer or value_deserializer)
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self.member: Member | None = None
+        if group is not None:
+            self.member = Member(
+                group,
+                self.cluster,
+                self.subscription,
+                now=host.clock.monotonic,
+                member_id=str(
+                    uuid.UUID(
+                        int=int(host.chance() * (1 << 53)) << 75 | int(host.chance() * (1 << 53))
+                    )
+                ),
+            )
+        self._interest = TopicFilter(self.cluster, self.subscription, self.member)
+        self._positions = Positions(
+            self.cluster, self.subscription, self.member.look_up if self.member else None
+        )
+        self._fetcher = Fetcher(
+            settings,
+            self.cluster,
+            self.subscription,
+            now=host.clock.monotonic,
+            positions=self._positions,
+            turn=int(host.chance() * _TURNS) if settings.read_from == "replica" else 0,
+        )
+        self._schedule: Callable[[Callable[[], None]], object] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._active = False
+
+    def attach(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+        """Set ``schedule``, which runs a function on the core's loop."""
+        self._schedule = schedule
+        if self.member is not None:
+            self.member.schedule = schedule
+            self.member.on_change = self._fetcher.poll
+
+    # -- records, in the application's thread
+
+    def activate(self) -> None:
+        """Start to fetch ahead. Called when the application first requests records."""
+        if not self._active:
+            assert self._schedule is not None, "attach() first"
+            self._schedule(self._fetcher.activate)
+            self._active = True
+
+    def take(self, records_max: int) -> list[ConsumerRecord[Any, Any]]:
+        """Return up to ``records_max`` fetched records; an empty list without any. Never waits."""
+        taken: list[ConsumerRecord[Any, Any]] = []
+        while len(taken) < records_max:
+            chunk = self._next_chunk(errors=not taken)
+            if chunk is None:
+                break
+            try:
+                part = self._take_from(chunk, records_max - len(taken))
+            except Exception:
+                if not taken:
+                    raise
+                break  # the next call raises the error first
+            if taken:
+                taken.extend(part)
+            else:
+                taken = part
+        self._fetch_on()
+        return taken
+
+    def _next_chunk(self, *, errors: bool = True) -> Chunk | None:
+        try:
+            return self.subscription.next_chunk(errors=errors)
+        except RaftlogError:
+            self.wake()  # fetches the batch again for the next call
+            raise
+
+    def _take_from(self, chunk: Chunk, records_max: int) -> list[ConsumerRecord[Any, Any]]:
+        if not self._decode(chunk):
+            return []
+        self.subscription.end_iteration(chunk)
+        self.subscription.hand_out(chunk.part)
+        records = chunk.records
+        start = self.subscription.first_unread(chunk)
+        if start == 0 and len(records) <= records_max and not self.has_deserializers:
+            self.subscription.finish_batch(chunk)
+            return records
+        found = records[start : start + records_max]
+        if self.has_deserializers:
+            found = self._deserialize(found)
+        if start + len(found) == len(records):
+            self.subscription.finish_batch(chunk)
+        else:
+            chunk.part.position = found[-1].offset + 1
+        return found
+
+    def next_run(self) -> Run | None:
+        """Return the unread part of the next batch; None if nothing is fetched. Never waits."""
+        while (chunk := self._next_chunk()) is not None:
+            if self._decode(chunk):
+                self._fetch_on()
+                records = self.subscription.begin_run(chunk)
+                return None if records is None else Run(chunk.part, records)
+        self._fetch_on()
+        return None
+
+    def take_arrow(self) -> pa.RecordBatch | None:
+        """Return fetched batches of one partition as Arrow; None without any. Never waits."""
+        while (chunk := self._next_chunk()) is not None:
+            batches = self.subscription.take_batches(chunk, limits.ARROW_POLL_BYTES_MAX)
+            try:
+                found = self._to_arrow(chunk.part, batches)
+            except CorruptBatchError:
+                batches = batches[:1]  # a batch before the corrupt one is valid
+                try:
+                    found = self._to_arrow(chunk.part, batches)
+                except CorruptBatchError as error:
+                    self._came_damaged(chunk, error)
+                    continue
+            self.subscription.hand_out(chunk.part)
+            self.subscription.finish_batches(chunk, batches)
+            self._fetch_on()
+            if found.num_rows:
+                return found
+        self._fetch_on()
+        return None
+
+    def take_checked(self) -> tuple[TopicPartition | None, list[Checked]]:
+        """Return the undecoded, verified batches of one fetch, and their partition.
+
+        The partition is None, and the list empty, if nothing is fetched.
+
+        Never waits. The position moves past all returned batches, whose headers contain their
+        offsets.
+        """
+        header_of = check if self.settings.check_crcs else check_length
+        while (chunk := self._next_chunk()) is not None:
+            found: list[Checked] = []
+            try:
+                for batch in chunk.batches:
+                    found.append((header_of(batch.data), batch.data))  # noqa: PERF401
+            except CorruptBatchError as error:
+                if not found:
+                    self._came_damaged(chunk, error)
+                    continue
+            self.subscription.finish_batches(chunk, found)
+            self._fetch_on()
+            return chunk.part.tp, found
+        self._fetch_on()
+        return None, []
+
+    def deserialized(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
+        """Return the record with deserialized key and value.
+
+        Raises ``DeserializationError`` if a deserializer raises an exception.
+        """
+        key, value, what = record.key, record.value, "key"
+        try:
+            if key is not None and self._key_deserializer is not None:
+                key = self._key_deserializer(key)
+            what = "value"
+            if value is not None and self._value_deserializer is not None:
+                value = self._value_deserializer(value)
+        except Exception as error:
+            topic, partition, offset = record.topic, record.partition, record.offset
+            raise DeserializationError(
+                f"{topic}:{partition}: the {what}_deserializer failed for the record at offset "
+                f"{offset}: {type(error).__name__}: {error}. To continue after it, call skip() of "
+                f"this error, or seek(TopicPartition({topic!r}, {partition}), {offset + 1})"
+            ).at(topic, partition, offset, skip=self._skip(record, offset + 1)) from error
+        return ConsumerRecord(
+            record.topic,
+            record.partition,
+            record.offset,
+            key,
+            value,
+            record.headers,
+            record.timestamp_ms,
+            record.leader_epoch,
+        )
+
+    def _skip(self, place: ConsumerRecord | TopicPartition, offset: Offset) -> Callable[[], None]:
+        tp = TopicPartition(place.topic, place.partition)
+
+        def skip() -> None:
+            self.subscription.seek(tp, offset)
+            self.wake()
+
+        return skip
+
+    def _deserialize(self, records: list[ConsumerRecord]) -> list[ConsumerRecord[Any, Any]]:
+        done: list[ConsumerRecord[Any, Any]] = []
+        try:
+            for record in records:
+                done.append(self.deserialized(record))  # noqa: PERF401 - keeps earlier records
+        except Exception:
+            if not done:
+                raise
+        return done
+
+    def _decode(self, chunk: Chunk) -> bool:
+        """Decode the first batch of the chunk. Returns False if it contains no record to read."""
+        if chunk.records:
+            return True
+        part = chunk.part
+        try:
+            chunk.records = decode_records(
+                chunk.batches[0].data,
+                topic=part.tp.topic,
+                partition=part.tp.partition,
+                from_offset=part.position or 0,
+                check_crc=self.settings.check_crcs,
+            )
+        except CorruptBatchError as error:
+            self._came_damaged(chunk, error)
+            return False
+        if not chunk.records:
+            self.subscription.finish_batch(chunk)
+        return bool(chunk.records)
+
+    def _to_arrow(self, part: PartitionFetchState, batches: list[Batch]) -> pa.RecordBatch:
+        from raftlog.record import decode_arrow  # most consumers never use Arrow
+
+        return decode_arrow(
+            [batch.data for batch in batches],
+            topic=part.tp.topic,
+            partition=part.tp.partition,
+            from_offset=part.position or 0,
+            check_crc=self.settings.check_crcs,
+        )
+
+    def _came_damaged(self, chunk: Chunk, error: CorruptBatchError) -> None:
+        """Fetch the first batch of the chunk again. Raises if it is corrupt the second time.
+
+        The position does not change, so the next ``poll`` fetches the batch once more.
+        """
+        part, following = chunk.part, chunk.batches[0].next_offset
+        again = self.subscription.came_damaged(part)
+        self.wake()
+        if again:
+            raise CorruptBatchError(
+                f"{part.tp}: the batch with offset {part.position} arrived corrupt twice ({error})."
+                " The next poll fetches it again. To continue after it, call skip() of this error, "
+                f"or seek({part.tp!r}, {following})"
+            ).at(*part.tp, part.position or 0, skip=self._skip(part.tp, following)) from error
+        logger.warning(
+            "corrupt batch received, fetching it again: partition=%s offset=%s error=%s",
+            part.tp,
+            part.position,
+            error,
+        )
+
+    def _fetch_on(self) -> None:
+        """Resume fetches that waited for buffer space."""
+        if self.subscription.starved:
+            self.subscription.starved = False
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the fetcher, which then checks what to fetch."""
+        assert self._schedule is not None, "attach() first"
+        self._schedule(self._fetcher.poll)
+
+    # -- on the loop
+
+    async def topic(self, name: str) -> TopicView:
+        check_topic_name(name)
+        self._keep_fresh()
+        return await self.cluster.topic(name)
+
+    async def partitions_for(self, name: str) -> set[int]:
+        """Return the partition numbers of a topic as it is now."""
+        check_topic_name(name)
+        self._keep_fresh()
+        return set(range((await self.cluster.topic_now(name)).partition_count))
+
+    async def check_partition(self, tp: TopicPartition) -> None:
+        check_topic_name(tp.topic)
+        self._keep_fresh()
+        await self.cluster.check_partition(tp)
+
+    def _keep_fresh(self) -> None:
+        if self._keeper is None:
+            self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
+
+    async def assign(self, partitions: list[TopicPartition]) -> None:
+        for tp in partitions:
+            await self.check_partition(tp)
+        self._interest.nothing()
+        self.subscription.assign(partitions)
+        if self.member is not None:
+            self.member.begin(self.cluster.view)
+        await self._begin()
+
+    async def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Read these topics, or topics that match ``pattern``; as a group member with a group.
+
+        Partitions that are already read keep their position.
+        """
+        for topic in topics:
+            await self.topic(topic)
+        self._keep_fresh()
+        await self._interest.subscribe(topics, pattern)
+        await self._begin()
+
+    def begin_range(
+        self, tp: TopicPartition, start: Offset, until: Offset, served_by: set[int]
+    ) -> None:
+        """Read ``tp`` from ``start`` to before ``until``, each time from another replica.
+
+        ``served_by``: receives the ids of the brokers that served records.
+        """
+        self._keep_fresh()
+        self._interest.nothing()
+        self.subscription.assign_range(tp, start, until, served_by)
+        self.cluster.forget_topics({tp.topic})
+        self.turn(tp)
+        self._fetcher.activate()
+
+    async def begin_at(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read exactly these partitions, each from its offset."""
+        for tp in positions:
+            await self.check_partition(tp)
+        self._interest.nothing()
+        self.subscription.assign_at(positions)
+        self.cluster.forget_topics({tp.topic for tp in positions})
+        self._fetcher.activate()
+
+    def turn(self, tp: TopicPartition) -> None:
+        """Fetch ``tp`` from another replica from now on, if another one is usable."""
+        self._fetcher.turn(tp)
+
+    def assign_nothing(self) -> None:
+        self._interest.nothing()
+        self.subscription.assign(())
+
+    async def leave(
+        self, reading: Reading, timeout_ms: int | None = None, *, away: bool = False
+    ) -> None:
+        """Commit, and leave the group. ``away``: a static member keeps its partitions reserved."""
+        assert self.member is not None, "the consumer has a group"
+        if timeout_ms is None:
+            timeout_ms = self.cluster.settings.request_timeout_ms
+        is_static = self.member.settings.instance_id is not None
+        epoch = AWAY_EPOCH if away and is_static else LEAVE_EPOCH
+        await self.member.leave(reading, epoch, timeout_ms=timeout_ms)
+
+    async def abandon(self) -> None:
+        """Close a garbage-collected consumer: leave the group, commit nothing, stop."""
+        if self.member is not None:
+            await self.leave(self.member.reading({}), _ABANDON_TIMEOUT_MS, away=True)
+        await self.close()
+
+    async def _begin(self) -> None:
+        """Start reading. Looks up "latest" now, so that it does not depend on the first poll."""
+        topics = {tp.topic for tp in self.subscription.parts}
+        self.cluster.forget_topics(topics.union(self._interest.topics))
+        if self.settings.auto_offset_reset == "latest":
+            await self.resolve_positions([tp for tp, part in self.subscription.parts.items()])
+        self._fetcher.poll()
+
+    async def resolve_positions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Look up the positions that are not known yet."""
+        parts = [self.subscription.part(tp) for tp in partitions]
+        unknown = [Wanted(part, part.generation, None) for part in parts if part.position is None]
+        for _, error in await self._positions.look_up(unknown):
+            raise error
+        self._fetcher.poll()
+
+    async def reset(self, partitions: list[TopicPartition], how: OffsetReset) -> None:
+        """Move to the first record, or to the current end."""
+        for tp in partitions:
+            self.subscription.reset(tp, how)
+        await self.resolve_positions(partitions)
+
+    async def position(self, tp: TopicPartition) -> Offset:
+        part = self.subscription.part(tp)
+        while (position := part.position) is None:
+            await self.resolve_positions([tp])
+        return position
+
+    async def offsets(
+        self, partitions: list[TopicPartition], at: At
+    ) -> dict[TopicPartition, Offset]:
+        any_replica = at == "earliest" or self.settings.read_from == "replica"
+        answers = await list_offsets(
+            self.cluster, dict.fromkeys(partitions, at), any_replica=any_replica
+        )
+        return {tp: answers[tp].offset for tp in partitions}
+
+    async def lag(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the number of offsets between the position and the end of each partition."""
+        await self.resolve_positions(partitions)
+        ends = await self.offsets(partitions, "latest")
+        return {
+            tp: max(ends[tp] - position, 0)
+            for tp in partitions
+            if (position := self.subscription.part(tp).position) is not None
+        }
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, At]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        answers = await list_offsets(self.cluster, times)
+        return {
+            tp: None
+            if answers[tp].offset < 0
+            else OffsetAndTimestamp(answers[tp].offset, answers[tp].timestamp_ms)
+            for tp in times
+        }
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        self.subscription.shut()
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.member is not None:
+            await self.member.close()
+        await self._fetcher.close()
+        await self.cluster.close()
+
+
+def check_times(times: object) -> dict[TopicPartition, At]:
+    """Check the argument of ``offsets_for_times``."""
+    if not isinstance(times, Mapping):
+        raise TypeError(f"{times!r} is not a dict of TopicPartition to a time in ms since 1970")
+    checked: dict[TopicPartition, At] = {}
+    for tp, timestamp_ms in times.items():
+        if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+            raise TypeError(f"{timestamp_ms!r} is not an int (milliseconds since 1970)")
+        if timestamp_ms < 0:
+            raise InvalidRequestError(f"the time {timestamp_ms} is negative. Pass ms since 1970")
+        checked[TopicPartition(*tp)] = timestamp_ms
+    return checked
+
+
+# -- topic filter ----------------------------------------------------------------------------------
+#
+# The topics that a consumer subscribes to: by name, or by a pattern that is matched periodically.
+#
+# Runs on the I/O loop. Without a consumer group, the consumer reads all partitions of the topics.
+# With one, it reports the topics to the group's coordinator, which assigns partitions.
+
+
+class TopicFilter:
+    """Topics of one consumer. ``topics``: the subscribed topics that exist.
+
+    A group member reads up to ``TOPICS_PER_MEMBER_MAX`` topics. If a pattern matches more, the
+    member continues with the topics that it already reads, and every metadata update reports an
+    error to the application.
+    """
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, member: Member | None) -> None:
+        self.topics: tuple[str, ...] = ()
+        self._cluster = cluster
+        self._subscription = subscription
+        self._member = member
+        self._pattern: re.Pattern[str] | None = None
+        cluster.on_view.append(self._on_view)
+
+    async def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
+        """Subscribe to ``topics``, whose metadata is known, or to topics that match.
+
+        Raises ``InvalidRequestError`` if a group member would read too many topics. The previous
+        subscription then stays.
+        """
+        cluster = self._cluster
+        try:
+            if pattern is not None:
+                cluster.all_topics = True
+                view = await cluster.persist(cluster.refresh, repeatable=True)
+                topics = matching(pattern, view.topics)
+            if self._is_too_much(topics):
+                raise too_many(len(topics), pattern)
+        except BaseException:
+            cluster.all_topics = self._pattern is not None
+            raise
+        cluster.all_topics = pattern is not None
+        self._pattern = pattern
+        self.topics = tuple(topics)
+        self._subscription.is_open = pattern is not None or self._member is not None
+        if self._member is not None:
+            self._member.subscribe(self.topics, cluster.view)
+        else:
+            self._subscription.assign(self._partitions(self.topics), topics=self.topics)
+
+    def _is_too_much(self, topics: Sequence[str]) -> bool:
+        return self._member is not None and len(topics) > limits.TOPICS_PER_MEMBER_MAX
+
+    def nothing(self) -> None:
+        self._cluster.all_topics = False
+        self._pattern = None
+        self.topics = ()
+        self._subscription.is_open = False
+
+    def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        view = self._cluster.view
+        return [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in range(view.topic(topic).partition_count)
+        ]
+
+    def _on_view(self, view: ClusterView) -> None:
+        if self._pattern is None:
+            return
+        topics = tuple(matching(self._pattern, view.topics))
+        member = self._member
+        if member is not None and self._is_too_much(topics):
+            kept = set(self.topics).intersection(topics)
+            member.report(too_many(len(topics), self._pattern, kept=len(kept)))
+            topics = tuple(topic for topic in topics if topic in kept)
+        if topics == self.topics:
+            return
+        before, self.topics = self.topics, topics
+        if member is not None:
+            member.resubscribe(topics)
+            return
+        subscription = self._subscription
+        gone = set(before).difference(topics)
+        subscription.remove([tp for tp in subscription.parts if tp.topic in gone])
+        subscription.topics = topics
+        subscription.add(self._partitions(set(topics).difference(before)))
+
+
+def too_many(
+    count: int, pattern: re.Pattern[str] | None, *, kept: int | None = None
+) -> InvalidRequestError:
+    """Return the error for too many topics. ``kept``: number of topics that are still read."""
+    what = "" if pattern is None else f"pattern={pattern.pattern!r} matches "
+    now = "" if kept is None else f"This consumer continues with {counted(kept, 'topic')}. "
+    return InvalidRequestError(
+        f"{what}{count} topics, but a group member can subscribe to up to "
+        f"{limits.TOPICS_PER_MEMBER_MAX} (TOPICS_PER_MEMBER_MAX). {now}Divide the topics among "
+        "several consumers with narrower patterns, which can be in one group"
+    )
+
+
+def matching(pattern: re.Pattern[str], topics: Iterable[str]) -> list[str]:
+    """Return the topics whose complete name matches, without internal topics."""
+    return sorted(
+        topic for topic in topics if not is_internal_topic(topic) and pattern.fullmatch(topic)
+    )

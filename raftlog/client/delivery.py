@@ -21,7 +21,7 @@ from functools import partial
 from threading import RLock
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from raftlog.client.waiting import wait_for
+from raftlog.client.threads import wait_for
 from raftlog.errors import RaftlogError, counted
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata, TimestampMs
 

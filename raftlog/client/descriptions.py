@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raftlog.protocol import cluster as operations
-from raftlog.protocol import topics as wire
+from raftlog.protocol import records as wire
 from raftlog.types import LeaderEpoch, Offset, TimestampMs
 
 

@@ -13,26 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from raftlog import limits
-from raftlog.client.broker_connections import BrokerConnection, BrokerConnections
-from raftlog.client.cluster import Cluster
+from raftlog.client.cluster import NO_EPOCH, Cluster, ClusterView
 from raftlog.client.connection import Answer, Connection
-from raftlog.client.fetch_state import Batch, Wanted
-from raftlog.client.metadata import NO_EPOCH, ClusterView
-from raftlog.client.positions import Positions
-from raftlog.client.replica_selector import (
+from raftlog.client.requests import (
     STAND_IN_AFTER_S,
+    At,
+    BrokerConnection,
+    BrokerConnections,
     ReplicaSelector,
     Source,
+    list_offsets,
     replica_offsets,
 )
 from raftlog.client.retry import is_behind, is_old_news, may_pass, may_retry
 from raftlog.client.settings import ConsumerSettings
-from raftlog.client.subscription import Subscription
+from raftlog.client.subscription import Batch, Subscription, Wanted
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
@@ -42,10 +42,10 @@ from raftlog.errors import (
     RefusedError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.attachments import slices
-from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.records import FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.schema import slices
 from raftlog.record import parse_header
-from raftlog.types import LeaderEpoch, TopicPartition
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
@@ -485,3 +485,80 @@ def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], Corrupt
         batches.append(Batch(data[position:end], header.next_offset, header.leader_epoch))
         position = end
     return batches, None
+
+
+# -- positions -------------------------------------------------------------------------------------
+#
+# Start positions of partitions that have no position yet.
+#
+# With a consumer group, the committed offset; without a group or a committed offset, the reset
+# policy.
+
+
+# Returns the committed offset of each partition; None without one.
+Committed: TypeAlias = Callable[
+    [Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, Offset | None]]
+]
+
+_ENDS: Final[tuple[At, ...]] = ("earliest", "latest")
+
+
+class Positions:
+    """Looks up positions for one subscription. ``committed``: with a consumer group only."""
+
+    def __init__(
+        self, cluster: Cluster, subscription: Subscription, committed: Committed | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._committed = committed
+
+    async def look_up(self, wanted: Sequence[Wanted]) -> list[tuple[Wanted, RaftlogError]]:
+        """Look up the positions. Returns the partitions without one, each with its error."""
+        failures = await self._look_up_committed(
+            [want for want in wanted if want.part.reset == "committed"]
+        )
+        # The generation of a partition changes when its position is found or moved.
+        left = [want for want in wanted if want.generation == want.part.generation]
+        for how in _ENDS:
+            group = {want.part.tp: want for want in left if want.part.reset == how}
+            try:
+                answers = await list_offsets(
+                    self._cluster, dict.fromkeys(group, how), any_replica=True
+                )
+            except RaftlogError as error:
+                failures += [(want, error) for want in group.values()]
+            else:
+                for tp, want in group.items():
+                    self._subscription.found(want, answers[tp].offset)
+        failures += [(want, self._unknown(want)) for want in left if want.part.reset == "error"]
+        return failures
+
+    async def _look_up_committed(
+        self, wanted: Sequence[Wanted]
+    ) -> list[tuple[Wanted, RaftlogError]]:
+        if not wanted:
+            return []
+        assert self._committed is not None, "the consumer has a group"
+        try:
+            offsets = await self._committed([want.part.tp for want in wanted])
+        except RaftlogError as error:
+            return [(want, error) for want in wanted]
+        for want in wanted:
+            offset = offsets[want.part.tp]
+            if offset is None:
+                self._subscription.not_committed(want)
+            else:
+                self._subscription.found(want, offset)
+        return []
+
+    def _unknown(self, want: Wanted) -> RaftlogError:
+        tp = want.part.tp
+        if self._committed is not None:
+            return OffsetOutOfRangeError(
+                f"{tp}: the group has no committed offset. Call seek() or set auto_offset_reset "
+                "to 'earliest' or 'latest'"
+            )
+        return OffsetOutOfRangeError(
+            f"{tp}: no start offset. Call seek() or set auto_offset_reset to 'earliest' or 'latest'"
+        )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from raftlog import limits
 from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.threaded import ThreadedClient
-from raftlog.client.waiting import pending_of, refuse_io_thread, wait_for, wait_once
+from raftlog.client.threads import pending_of, refuse_io_thread, wait_for, wait_once
 from raftlog.errors import (
     ClosedError,
     KeyRequiredError,
@@ -34,12 +34,17 @@ from raftlog.errors import (
 from raftlog.kafka_names import answers_kafka_names
 
 if TYPE_CHECKING:
-    from raftlog.client.batch import TopicQueues
+    from raftlog.client.accumulator import TopicQueues
+    from raftlog.client.base import ClientEnvironment
     from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
-    from raftlog.client.environment import ClientEnvironment
-    from raftlog.client.partitioner import Partitioner
     from raftlog.client.producer_core import ProducerCore
-    from raftlog.client.settings import Arguments, Bootstrap, SecurityArguments, Serializer
+    from raftlog.client.settings import (
+        Arguments,
+        Bootstrap,
+        Partitioner,
+        SecurityArguments,
+        Serializer,
+    )
 
 # Time limit of the flush after Ctrl-C in a `with` block: enough for requests in flight.
 CLOSE_AFTER_INTERRUPT_S: Final = 1.0
@@ -118,7 +123,7 @@ class ProducerBase:
 
     def _wire(self, arguments: Arguments) -> None:
         # The imports that this module defers.
-        from raftlog.client.environment import ClientEnvironment
+        from raftlog.client.base import ClientEnvironment
         from raftlog.client.producer_core import ProducerCore
         from raftlog.client.settings import connection_settings, function, producer_settings
 

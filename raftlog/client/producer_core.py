@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
-from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import ProducerIdAndEpoch, Run, TopicQueues
+from raftlog.client.accumulator import Accumulator, ProducerIdAndEpoch, Run, TopicQueues
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import (
     Delivery,
@@ -20,12 +20,17 @@ from raftlog.client.delivery import (
     RangesFuture,
     until_done,
 )
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.partitioner import checked, groups, partitions_of_keys
 from raftlog.client.records import checked_headers, checked_timestamp, columns_of, cut, octets
 from raftlog.client.sender import Sender
-from raftlog.client.settings import ConnectionSettings, ProducerSettings, Serializer
-from raftlog.client.waiting import pending_of
+from raftlog.client.settings import (
+    ConnectionSettings,
+    ProducerSettings,
+    Serializer,
+    checked,
+    groups,
+    partitions_of_keys,
+)
+from raftlog.client.threads import pending_of
 from raftlog.errors import RaftlogError, RecordTooLargeError, ThrottledError
 from raftlog.record import BatchBody
 from raftlog.types import Headers, check_topic_name

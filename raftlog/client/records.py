@@ -12,7 +12,7 @@ from operator import add
 from typing import Any, Final, cast
 
 from raftlog import limits
-from raftlog.client.batch import PLAIN_RECORD_BYTES, RECORD_BYTES, Run, header_bytes
+from raftlog.client.accumulator import PLAIN_RECORD_BYTES, RECORD_BYTES, Run, header_bytes
 from raftlog.errors import InvalidRequestError
 from raftlog.types import Headers, TimestampMs
 

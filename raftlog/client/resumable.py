@@ -17,14 +17,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Unpack
 
 from raftlog import limits
-from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
+from raftlog.client.accumulator import ProducerIdAndEpoch, TopicQueues
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.defaults import CLIENT_ID_DEFAULT
 from raftlog.client.delivery import Delivery, DeliveryFuture
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.in_flight import EPOCH_MAX
-from raftlog.client.partition_requests import describe_producer
 from raftlog.client.producer import ProducerThread
 from raftlog.client.producer_core import ProducerCore
+from raftlog.client.requests import describe_producer
+from raftlog.client.sender import EPOCH_MAX
 from raftlog.client.settings import (
     BATCH_BYTES_MIN,
     Bootstrap,
@@ -41,7 +41,7 @@ from raftlog.errors import (
     RecordTooLargeError,
     counted,
 )
-from raftlog.protocol.produce import DescribedProducer
+from raftlog.protocol.records import DescribedProducer
 from raftlog.record import BatchBody
 from raftlog.security.producer_ids import MEMBER_BITS, MEMBERS, member_id, named_id
 from raftlog.types import NO_BASE_OFFSET, Offset, TopicPartition

@@ -12,11 +12,13 @@ from other brokers (``is_old_news``, ``is_behind``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from raftlog.errors import (
+    ClosedError,
     CommitUnknownError,
     FencedLeaderEpochError,
     KeyRequiredError,
@@ -24,6 +26,7 @@ from raftlog.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     OutcomeUnknownError,
+    RaftlogError,
     RecordTooLargeError,
     RetriableError,
     UnknownLeaderEpochError,
@@ -99,3 +102,66 @@ class Backoff:
         ceiling_ms = min(self.longest_ms, self.first_ms << min(attempt, _DOUBLINGS_MAX))
         # At least 10 %, so that small random numbers do not cause a busy loop.
         return ceiling_ms * (0.1 + 0.9 * chance()) / 1_000
+
+
+# -- hedged request --------------------------------------------------------------------------------
+#
+# Hedged requests: start another attempt if one is slow, and use the first result.
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Attempt(NamedTuple, Generic[K, T]):
+    """One attempt. If it has no result after ``patience_s`` seconds, the next one also starts."""
+
+    key: K
+    patience_s: float
+    start: Callable[[], Coroutine[Any, Any, T]]
+
+
+class NoAnswerError(Exception):
+    """Every attempt failed. ``reasons``: the error of each attempt, by its key."""
+
+    def __init__(self, reasons: Mapping[Any, RaftlogError]) -> None:
+        super().__init__("; ".join(map(str, reasons.values())))
+        self.reasons = reasons
+
+
+async def first_answer(attempts: Sequence[Attempt[K, T]]) -> T:
+    """Return the result of the first attempt that succeeds. The others are cancelled.
+
+    Attempts start in order: the next one starts when the previous one has failed, or has no result
+    within its patience. Raises ``NoAnswerError`` if all attempts fail, and ``ClosedError`` as soon
+    as one attempt raises it.
+    """
+    running: dict[asyncio.Task[T], K] = {}  # in start order
+    reasons: dict[K, RaftlogError] = {}
+    waiting = list(attempts)
+    try:
+        while running or waiting:
+            patience_s = None
+            if waiting:
+                attempt = waiting.pop(0)
+                running[asyncio.ensure_future(attempt.start())] = attempt.key
+                patience_s = attempt.patience_s if waiting else None
+            while running:
+                done, _ = await asyncio.wait(
+                    running, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in [task for task in running if task in done]:
+                    try:
+                        return task.result()
+                    except ClosedError:
+                        raise
+                    except RaftlogError as error:
+                        reasons[running.pop(task)] = error
+                if waiting:
+                    break
+        raise NoAnswerError(reasons)
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)

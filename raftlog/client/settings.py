@@ -6,19 +6,91 @@ Every check says which argument is wrong, what it was, and what it takes.
 from __future__ import annotations
 
 import os
+import shlex
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict
+from itertools import repeat
+from operator import index
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict
+
+from murmurhash2 import murmurhash2
 
 from raftlog import limits, tls
-from raftlog.client.partitioner import Partitioner
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
-from raftlog.errors import InvalidConfigError, InvalidGroupError, InvalidRequestError
+from raftlog.errors import (
+    AuthenticationError,
+    InvalidConfigError,
+    InvalidGroupError,
+    InvalidRequestError,
+)
 from raftlog.record import Codec
-from raftlog.security.users import SCRAM_MECHANISMS
+from raftlog.record.key_hash import KAFKA_SEED, POSITIVE, partition_of_key
+from raftlog.security.credentials import SCRAM_MECHANISMS
 from raftlog.types import check_group_id
+
+# -- partitioner -----------------------------------------------------------------------------------
+#
+# Partition selection for records with keys. Pure. Hashes keys exactly as Kafka's clients do.
+#
+# Records without keys go to one partition until its batch is full or sent, and then to the next:
+# full batches cost less than an even distribution of records. ``accumulator`` implements that,
+# because it owns the batches. This module hashes keys and groups records.
+
+
+# (topic, key, value, partition count) -> partition; key and value as serialized.
+Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int]
+
+__all__ = [
+    "KAFKA_SEED",
+    "POSITIVE",
+    "Partitioner",
+    "checked",
+    "groups",
+    "partition_of_key",
+    "partitions_of_keys",
+]
+
+
+def partitions_of_keys(keys: Sequence[bytes], partition_count: int) -> list[int]:
+    """``partition_of_key`` of many keys at once."""
+    hashes = map(murmurhash2, keys, repeat(KAFKA_SEED))
+    return [(digest & POSITIVE) % partition_count for digest in hashes]
+
+
+def checked(partition: object, partition_count: int, topic: str) -> int:
+    """Return the result of a custom partitioner, if it is a partition of ``topic``.
+
+    Raises ``InvalidRequestError`` if it is not.
+    """
+    if isinstance(partition, SupportsIndex) and 0 <= index(partition) < partition_count:
+        return index(partition)
+    raise InvalidRequestError(
+        f"the partitioner returned {partition!r} for topic {topic!r}, which has {partition_count} "
+        f"partitions. It must return an int from 0 to {partition_count - 1}"
+    )
+
+
+def groups(partitions: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
+    """Return (partition, indexes of its records in input order) for each partition that occurs.
+
+    Partitions are in the order of their first record.
+    """
+    found: dict[int, list[int]] = {}
+    for row, partition in enumerate(partitions):
+        indexes = found.get(partition)
+        if indexes is None:
+            found[partition] = [row]
+        else:
+            indexes.append(row)
+    return found.items()
+
+
+# -- settings --------------------------------------------------------------------------------------
+
 
 Bootstrap: TypeAlias = str | Sequence[str] | None
 Serializer: TypeAlias = Callable[[Any], bytes | None]
@@ -411,6 +483,7 @@ def function(name: str, value: Any) -> Any:
 
 
 def _load(profile: str) -> dict[str, str]:
+
     from raftlog.client import profiles  # with pathlib and tomllib, which most clients never use
 
     return profiles.load(profile)
@@ -504,7 +577,6 @@ class Security:
             if not callable(getattr(provider, "token", None)):
                 raise TypeError("sasl_oauth_token_provider has no method token()")
             return provider
-        from raftlog.client.bearer_tokens import TokenCommand, TokenFile
 
         file, command = (
             self._value(name) if name in named or not named else "" for name in TOKEN_SOURCES
@@ -599,3 +671,57 @@ def operator_secret(secret: str | None, path: str | None) -> bytes:
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"cluster_secret_file={path} is not UTF-8") from error
     return found
+
+
+# -- bearer tokens ---------------------------------------------------------------------------------
+#
+# Sources of bearer tokens (OAUTHBEARER): a file, or a command that prints a token.
+
+
+class TokenFile:
+    """A file that another program keeps up to date, such as a projected token of Kubernetes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).expanduser()
+
+    def token(self) -> str:
+        """Read the token. Raises ``AuthenticationError`` if that is not possible."""
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(limits.SASL_MESSAGE_BYTES_MAX + 1)
+        except OSError as error:
+            raise AuthenticationError(
+                f"sasl_oauthbearer_token_file={self._path} cannot be read: {error.strerror}"
+            ) from error
+        return _text(data)
+
+
+class TokenCommand:
+    """A command whose standard output is a token. It runs without a shell."""
+
+    def __init__(self, command: str) -> None:
+        """Raises ``ValueError`` if the quotation marks of the command are not in pairs."""
+        self._words = shlex.split(command)
+
+    def token(self) -> str:
+        """Run the command. Raises ``AuthenticationError`` if it fails, or takes too long."""
+        try:
+            done = subprocess.run(  # noqa: S603 - the command that the user configured
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=limits.TOKEN_COMMAND_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            status = getattr(error, "returncode", None)
+            reason = f"exit status {status}" if status is not None else type(error).__name__
+            raise AuthenticationError(
+                f"sasl_oauthbearer_token_command failed ({reason}): {self._words[:1]}"
+            ) from None  # the error contains the output
+        return _text(done.stdout)
+
+
+def _text(data: bytes) -> str:
+    """Return the token. ``authentication.token_of`` checks its characters."""
+    return data.strip().decode("ascii", "replace")

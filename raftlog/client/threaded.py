@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.threads import LoopThread
 
 if TYPE_CHECKING:
-    from raftlog.client.environment import ClientEnvironment
+    from raftlog.client.base import ClientEnvironment
 
 
 class ThreadedClient:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.aio.clients import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, Journey, RangesFuture
 from raftlog.client.producer import Producer
 from raftlog.client.producer_core import ProducerCore

@@ -12,11 +12,16 @@ from raftlog.lazy import lazy_names
 
 if TYPE_CHECKING:
     from raftlog.config.address import Address, parse_address, parse_addresses
-    from raftlog.config.broker import EVERYWHERE, BrokerConfig, read_toml
-    from raftlog.config.broker_keys import BROKER_KEYS
+    from raftlog.config.broker import (
+        BROKER_KEYS,
+        EVERYWHERE,
+        BrokerConfig,
+        Voter,
+        parse_voters,
+        read_toml,
+    )
     from raftlog.config.keys import ConfigKey, parse
     from raftlog.config.topic import TOPIC_KEYS, TopicConfig
-    from raftlog.config.voters import Voter, parse_voters
 
 __all__ = [
     "BROKER_KEYS",
@@ -37,18 +42,18 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "BROKER_KEYS": "raftlog.config.broker_keys",
+        "BROKER_KEYS": "raftlog.config.broker",
         "EVERYWHERE": "raftlog.config.broker",
         "TOPIC_KEYS": "raftlog.config.topic",
         "Address": "raftlog.config.address",
         "BrokerConfig": "raftlog.config.broker",
         "ConfigKey": "raftlog.config.keys",
         "TopicConfig": "raftlog.config.topic",
-        "Voter": "raftlog.config.voters",
+        "Voter": "raftlog.config.broker",
         "parse": "raftlog.config.keys",
         "parse_address": "raftlog.config.address",
         "parse_addresses": "raftlog.config.address",
-        "parse_voters": "raftlog.config.voters",
+        "parse_voters": "raftlog.config.broker",
         "read_toml": "raftlog.config.broker",
     },
 )

@@ -5,11 +5,17 @@
 
 from raftlog.consensus.hosted_group import GroupStatus, Journaled
 from raftlog.consensus.journal import Journal, JournalSyncTask, PeerSeen
-from raftlog.consensus.machine import StateMachine
 from raftlog.consensus.node import ConsensusNode
-from raftlog.consensus.outcome import Applied, CommandFailed, NotProposed, Outcome, Unknown
-from raftlog.consensus.peer_transport import Heard
-from raftlog.consensus.settings import ConsensusSettings
+from raftlog.consensus.settings import (
+    Applied,
+    CommandFailed,
+    ConsensusSettings,
+    NotProposed,
+    Outcome,
+    StateMachine,
+    Unknown,
+)
+from raftlog.consensus.transport import Heard
 
 __all__ = [
     "Applied",

@@ -12,25 +12,188 @@ has reported its generation, so that voters that are all new receive it too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from raftlog.consensus import envelope
+from raftlog.consensus import transport
 from raftlog.consensus.journal import Journal
-from raftlog.consensus.library import VOID, Timing
-from raftlog.consensus.machine import StateMachine
-from raftlog.consensus.outcome import Applied, NotProposed, Unknown
-from raftlog.consensus.peer_transport import Link, PeerTransport
-from raftlog.consensus.proposals import Finish, Proposal, Proposals
-from raftlog.consensus.raft_group import CANDIDATE, LEADER, NEVER, RaftGroup
+from raftlog.consensus.raft_group import CANDIDATE, LEADER, NEVER, VOID, RaftGroup, Timing
 from raftlog.consensus.settings import (
     APPEND_BYTES,
     BASE_BYTES_MAX,
     FORCED_GENERATIONS,
+    Applied,
     ConsensusSettings,
+    NotProposed,
+    Outcome,
+    StateMachine,
+    Unknown,
 )
+from raftlog.consensus.transport import Link, PeerTransport
+
+# -- proposals -------------------------------------------------------------------------------------
+#
+# Commands of one group that this broker's callers have proposed, until their outcome is known.
+#
+# A proposal waits for a leader. Then it is *placed* in this broker's log, or *forwarded* to the
+# leader, which responds with its index or a rejection. It ends exactly once: when the entry at its
+# index is applied, or when an event makes its outcome unknown. Bookkeeping only: ``HostedGroup``
+# decides what to do with a proposal.
+
+
+Done: TypeAlias = Callable[[Outcome], None]
+Finish: TypeAlias = Callable[[Done, Outcome], None]  # the owner calls ``done``
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Exactly one of: waiting, forwarded, placed; then finished."""
+
+    number: int  # unique on this broker, across its boots
+    entry: bytes
+    done: Done
+    deadline: float
+    generation: int | None = None  # the only one in which it is valid; None: any
+    not_before: float = 0.0  # monotonic seconds; earliest retry after the leader refused it
+    forwarded_to: tuple[int, int] | None = None  # leader and term, until the leader responds
+
+
+class Proposals:
+    """Invariant: each proposal is in one of the two tables, in arrival order."""
+
+    __slots__ = ("_finish", "_sent", "_waiting")
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._waiting: dict[int, Proposal] = {}
+        self._sent: dict[int, Proposal] = {}  # placed or forwarded: may be applied
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._sent)
+
+    def add(self, proposal: Proposal) -> None:
+        self._waiting[proposal.number] = proposal
+
+    def waiting(self, now: float) -> list[Proposal]:
+        """Return the proposals that can be placed or forwarded now. The others wait."""
+        ready = [each for each in self._waiting.values() if each.not_before <= now]
+        for proposal in ready:
+            proposal.not_before = 0.0
+        return ready
+
+    def due(self) -> float:
+        """Monotonic time of the next deadline of these proposals."""
+        if not self:
+            return NEVER
+        due = NEVER
+        for proposal in self._waiting.values():
+            due = min(due, proposal.deadline, proposal.not_before or NEVER)
+        for proposal in self._sent.values():
+            return min(due, proposal.deadline)  # the first is the oldest
+        return due
+
+    # -- in flight ---------------------------------------------------------------------------------
+
+    def placed(self, proposal: Proposal) -> None:
+        """Record that the proposal is in this broker's log."""
+        self._move(proposal)
+
+    def forwarded(self, proposal: Proposal, leader: int, term: int) -> None:
+        """Record that the proposal was sent to the leader of ``term``."""
+        proposal.forwarded_to = leader, term
+        self._move(proposal)
+
+    def _move(self, proposal: Proposal) -> None:
+        del self._waiting[proposal.number]
+        self._sent[proposal.number] = proposal
+
+    def answered(self, number: int, leader: int) -> Proposal | None:
+        """Return the forwarded proposal that ``leader`` has placed; None if it has ended."""
+        proposal = self._sent.get(number)
+        if proposal is None or proposal.forwarded_to is None:
+            return None
+        if proposal.forwarded_to[0] != leader:
+            return None
+        proposal.forwarded_to = None
+        return proposal
+
+    def refused(self, number: int, leader: int, *, not_before: float) -> None:
+        """Move a proposal that the leader did not place back to the waiting ones."""
+        proposal = self.answered(number, leader)
+        if proposal is None:
+            return
+        proposal.not_before = not_before
+        del self._sent[number]
+        # In arrival order, so that the first is the oldest.
+        self._waiting = dict(sorted({**self._waiting, number: proposal}.items()))
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Report the outcome of a proposal. Does nothing if it has ended."""
+        found = self._sent.pop(proposal.number, None) or self._waiting.pop(proposal.number, None)
+        if found is not None:
+            self._finish(found.done, outcome)
+
+    def expire(self, now: float) -> None:
+        """End proposals whose deadline has passed."""
+        self._end(_due(self._waiting.values(), now), NotProposed("no leader in time"))
+        self._end(_due(self._sent.values(), now), Unknown("not known to be committed in time"))
+
+    def leader_is(self, leader: int | None, term: int) -> None:
+        """End proposals sent to another leader, or in another term, with an unknown outcome."""
+        lost = [
+            proposal
+            for proposal in self._sent.values()
+            if proposal.forwarded_to is not None and proposal.forwarded_to != (leader, term)
+        ]
+        self._end(lost, Unknown("the leader changed"))
+
+    def link_lost(self, peer: int) -> None:
+        """Treat the outcome of proposals forwarded to this peer as unknown."""
+        lost = [
+            proposal
+            for proposal in self._sent.values()
+            if proposal.forwarded_to is not None and proposal.forwarded_to[0] == peer
+        ]
+        self._end(lost, Unknown("the connection to the leader was lost"))
+
+    def generation_ended(self, generation: int, *, is_applied: bool) -> None:
+        """End proposals of ``generation``. ``is_applied``: this broker applied its whole log.
+
+        In that case, placed proposals that were not applied follow the seal and have no effect.
+        """
+        placed = [each for each in self._sent.values() if each.forwarded_to is None]
+        sealed = NotProposed(f"generation {generation} was sealed before it")
+        unknown = Unknown(f"generation {generation} ended")
+        self._end(placed, sealed if is_applied else unknown)
+        self._end(list(self._sent.values()), unknown)
+        self._end([each for each in self._waiting.values() if each.generation is not None], sealed)
+
+    def close(self, reason: str) -> None:
+        """End all proposals: the group was closed on this broker."""
+        self._end(list(self._waiting.values()), NotProposed(reason))
+        self._end(list(self._sent.values()), Unknown(reason))
+
+    def _end(self, proposals: Iterable[Proposal], outcome: Outcome) -> None:
+        for proposal in proposals:
+            self.finish(proposal, outcome)
+
+
+def _due(proposals: Iterable[Proposal], now: float) -> list[Proposal]:
+    """Return the proposals whose deadline has passed. They are the oldest, so they are first."""
+    found = []
+    for proposal in proposals:
+        if proposal.deadline > now:
+            break
+        found.append(proposal)
+    return found
+
+
+# -- hosted group ----------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +425,7 @@ class HostedGroup:
         self.machine.restore(base)
         self._begin(1, voters, now, base)
         for peer in sorted(self._unreported):
-            self._post(peer, 0, envelope.HELLO, False)
+            self._post(peer, 0, transport.HELLO, False)
 
     def _on_offer(self, peer: int, generation: int, fields: list[Any], now: float) -> bool:
         pairs, base = fields
@@ -315,20 +478,20 @@ class HostedGroup:
     def receive(self, peer: int, message: list[Any], now: float) -> bool:
         """Process a message from the peer's link. Returns False if it is invalid."""
         _group_id, generation, term, kind, *fields = message
-        if kind == envelope.OFFER:
+        if kind == transport.OFFER:
             return self._on_offer(peer, generation, fields, now)
         if generation != self.journal.generation:
             self._answer_other_generation(peer, generation, now)
             return True
-        if kind == envelope.HELLO:
+        if kind == transport.HELLO:
             self._unreported.discard(peer)
             if not fields[0]:
-                self._post(peer, 0, envelope.HELLO, True)
+                self._post(peer, 0, transport.HELLO, True)
             return True
         raft = self.raft
         if raft is None or not raft.hears(peer):
             return True
-        if kind <= envelope.APPEND_ANSWER:
+        if kind <= transport.APPEND_ANSWER:
             return raft.receive(peer, term, kind, fields, now)
         return self._on_proposal(raft, peer, term, kind, fields, now)
 
@@ -341,9 +504,9 @@ class HostedGroup:
             wait *= 1 + len(self.journal.base) // APPEND_BYTES  # a large base takes longer to send
         self._offer_allowed_at[peer] = now + wait
         if generation < self.generation:
-            self._post(peer, 0, envelope.OFFER, list(self.voters.items()), self.journal.base)
+            self._post(peer, 0, transport.OFFER, list(self.voters.items()), self.journal.base)
         else:
-            self._post(peer, 0, envelope.HELLO, False)
+            self._post(peer, 0, transport.HELLO, False)
 
     def _post(self, peer: int, term: int, kind: int, *fields: object) -> None:
         link = self._services.links.get(peer)
@@ -358,7 +521,7 @@ class HostedGroup:
         """Send hello to voters that have not responded, at growing intervals. Some may never open
         the group."""
         for peer in sorted(self._unreported):
-            self._post(peer, 0, envelope.HELLO, False)
+            self._post(peer, 0, transport.HELLO, False)
         self._hello_due = now + self._hello_wait if self._unreported else NEVER
         self._hello_wait = min(
             2 * self._hello_wait, HELLO_BEATS_MAX * self._services.timing.heartbeat
@@ -369,10 +532,10 @@ class HostedGroup:
     def _on_proposal(
         self, raft: RaftGroup, peer: int, term: int, kind: int, fields: list[Any], now: float
     ) -> bool:
-        if kind == envelope.PROPOSE:
+        if kind == transport.PROPOSE:
             self._forwarded.append((peer, *fields))  # ``speak`` appends it, after ``step``
             return True
-        if kind == envelope.REFUSED:
+        if kind == transport.REFUSED:
             later = now + self._services.timing.tick
             self.proposals.refused(fields[0], peer, not_before=later)
             return True
@@ -389,7 +552,7 @@ class HostedGroup:
     def _on_applied(self, proposal: Proposal, generation: int, result: object) -> None:
         if result is VOID:
             self.proposals.finish(proposal, NotProposed("its index has another command"))
-        elif proposal.entry[0] == envelope.SEAL:
+        elif proposal.entry[0] == transport.SEAL:
             self.proposals.finish(proposal, Applied(generation + 1))
         else:
             self.proposals.finish(proposal, Applied(result))
@@ -397,9 +560,9 @@ class HostedGroup:
     def _place_for_others(self, raft: RaftGroup, now: float) -> None:
         for peer, number, entry in self._forwarded:
             if raft.accepts:
-                self._post(peer, raft.term, envelope.PROPOSED, number, raft.append(entry, now))
+                self._post(peer, raft.term, transport.PROPOSED, number, raft.append(entry, now))
             else:
-                self._post(peer, raft.term, envelope.REFUSED, number)
+                self._post(peer, raft.term, transport.REFUSED, number)
         self._forwarded = []
 
     def _place(self, raft: RaftGroup, now: float) -> None:
@@ -414,7 +577,7 @@ class HostedGroup:
                 raft.append(proposal.entry, now, placed)
             elif leader is not None and raft.hears(leader):
                 self.proposals.forwarded(proposal, leader, raft.term)
-                self._post(leader, raft.term, envelope.PROPOSE, proposal.number, proposal.entry)
+                self._post(leader, raft.term, transport.PROPOSE, proposal.number, proposal.entry)
 
     # -- called by the node after messages and when due --------------------------------------------
 
@@ -448,5 +611,5 @@ class HostedGroup:
             self._place_for_others(raft, now)
         if raft.wants_append:
             if raft.entries >= self._services.settings.seal_after_entries and raft.accepts:
-                raft.append(envelope.encode_seal(self.voters), now)
+                raft.append(transport.encode_seal(self.voters), now)
             raft.send_appends(now)

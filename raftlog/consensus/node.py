@@ -26,22 +26,28 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
 
-from raftlog.consensus import envelope, selftest
-from raftlog.consensus.envelope import EnvelopeError
-from raftlog.consensus.hosted_group import GroupStatus, HostedGroup, Journaled, Services
+from raftlog.consensus import selftest, transport
+from raftlog.consensus.hosted_group import (
+    Done,
+    GroupStatus,
+    HostedGroup,
+    Journaled,
+    Proposal,
+    Services,
+)
 from raftlog.consensus.journal import Journal, JournalSyncTask
-from raftlog.consensus.library import Timing
-from raftlog.consensus.machine import StateMachine
-from raftlog.consensus.outcome import NotProposed, Outcome
-from raftlog.consensus.peer_transport import Heard, Link
-from raftlog.consensus.proposals import Done, Proposal
+from raftlog.consensus.raft_group import Timing
 from raftlog.consensus.settings import (
     INPUT_BYTES_MAX,
     INPUTS_MAX,
     PROPOSALS_MAX,
     VOTERS_MAX,
     ConsensusSettings,
+    NotProposed,
+    Outcome,
+    StateMachine,
 )
+from raftlog.consensus.transport import EnvelopeError, Heard, Link
 from raftlog.errors import DiskFullError, StorageFailedError
 
 logger = logging.getLogger(__name__)
@@ -195,7 +201,7 @@ class ConsensusNode:
         Without a leader it waits for one, at most ``propose_timeout_ms``. At ``Applied``, this
         broker's state machine has applied it.
         """
-        entry = bytes([envelope.COMMAND]) + command
+        entry = bytes([transport.COMMAND]) + command
         self._take(lambda now: self._propose(group_id, entry, done, now, bound=False), done, now)
 
     def seal(
@@ -203,7 +209,7 @@ class ConsensusNode:
     ) -> None:
         """End the group's generation. ``Applied`` has the number of the next one."""
         assert 0 < len(voters) <= VOTERS_MAX
-        entry = envelope.encode_seal(voters)
+        entry = transport.encode_seal(voters)
         self._take(lambda now: self._propose(group_id, entry, done, now, bound=True), done, now)
 
     def force_generation(
@@ -359,7 +365,7 @@ class ConsensusNode:
         yield
         self._input_bytes -= len(data)
         try:
-            arrived = envelope.decode(data)
+            arrived = transport.decode(data)
         except EnvelopeError as error:
             self._refuse_message(peer, error)
             return

@@ -20,26 +20,163 @@ brackets are the hazards that the tests name.
 Messages may depend on unsynced changes: the owner delays them until the journal is synced. Only
 then does it call ``step``, which counts this broker's own entries [6].
 """
-# ruff: noqa: N802 - the names of overridden methods are the library's
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from functools import lru_cache
+from typing import Any, ClassVar, Final, TypeAlias
 
-from pysyncobj import SyncObj
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, syncobj
+from pysyncobj.node import Node
 
-from raftlog.consensus import envelope, library, raft_log
-from raftlog.consensus.ballot import Ballot
-from raftlog.consensus.envelope import COMMAND, NO_OP, SEAL
-from raftlog.consensus.follower import Follower
-from raftlog.consensus.library import VOID, PeerNode, Placed, Timing, peer_node, subscriber
-from raftlog.consensus.outcome import CommandFailed
-from raftlog.consensus.peer_transport import PeerTransport
-from raftlog.consensus.raft_journal import RaftJournal
-from raftlog.consensus.raft_log import CommittedEntryError, RaftLog
-from raftlog.consensus.settings import TERM_JUMP_MAX
+from raftlog.consensus import journal as raft_log
+from raftlog.consensus import transport as envelope
+from raftlog.consensus.journal import FIRST_INDEX, CommittedEntryError, RaftJournal, RaftLog
+from raftlog.consensus.settings import (
+    TERM_JUMP_MAX,
+    WINDOW_ENTRIES,
+    CommandFailed,
+    ConsensusSettings,
+)
+from raftlog.consensus.transport import COMMAND, NO_OP, SEAL, PeerTransport
+
+# -- library ---------------------------------------------------------------------------------------
+#
+# Environment of PySyncObj: its settings, and the clock, journal and poller in its globals.
+#
+# Importing this module changes these globals, for Raft groups only. Other users of the library in
+# this process are not affected. No knowledge of groups, and no mangled names.
+
+
+_NO_POLLER: Final = "none"
+NODES_MAX: Final = 1_000  # cached; others are created again
+
+
+class _Seat(threading.local):
+    """Values of the library's globals in this thread while a group is processed."""
+
+    now: float | None = None
+    journal: RaftJournal | None = None
+
+
+_seat = _Seat()
+
+
+class _NoPoller:
+    """The library polls sockets at the end of each tick; a group has no sockets."""
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+def _install() -> None:
+    clock, journal, poller = syncobj.monotonicTime, syncobj.createJournal, syncobj.createPoller
+
+    def own_clock() -> Any:
+        return clock() if _seat.now is None else _seat.now
+
+    def own_journal(path: str | None = None) -> Any:
+        return journal(path) if _seat.journal is None else _seat.journal
+
+    def own_poller(kind: str) -> Any:
+        return _NoPoller() if kind == _NO_POLLER else poller(kind)
+
+    syncobj.monotonicTime = own_clock
+    syncobj.createJournal = own_journal
+    syncobj.createPoller = own_poller
+
+
+_install()
+
+
+def set_now(now: float) -> None:
+    """Set the monotonic time in seconds that the library uses in this thread."""
+    _seat.now = now
+
+
+def now() -> float:
+    """Return the time that the library uses."""
+    return float(syncobj.monotonicTime())
+
+
+def set_journal(journal: RaftJournal | None) -> None:
+    """Set the journal of the next group that this thread creates."""
+    _seat.journal = journal
+
+
+class PeerNode(Node):  # type: ignore[misc]  # the library has no types
+    """A broker in the library. Its hash is that of an int: the same in every process."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(broker_id)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+@lru_cache(NODES_MAX)
+def peer_node(broker_id: int) -> PeerNode:
+    """Return the immutable node of a broker, shared by all groups."""
+    return PeerNode(broker_id)
+
+
+class _Void:
+    """The type of ``VOID``."""
+
+
+VOID: Final = _Void()  # the result of an entry that has no effect
+Placed: TypeAlias = Callable[[object], None]  # called with an entry's result
+
+
+def subscriber(placed: Placed) -> Callable[[object, int], None]:
+    """Return a callback for the library. It passes the result of an entry; ``VOID`` on failure."""
+
+    def called(result: object, reason: int) -> None:
+        placed(result if reason == FAIL_REASON.SUCCESS else VOID)
+
+    return called
+
+
+class Timing:
+    """Timeouts in seconds, and the library's settings for them."""
+
+    def __init__(self, settings: ConsensusSettings) -> None:
+        self.election = settings.election_timeout_ms / 1_000
+        self.suspect = settings.suspect_timeout_ms / 1_000
+        self.heartbeat = settings.heartbeat_ms / 1_000
+        self.idle_heartbeat = settings.idle_heartbeat_ms / 1_000
+        self.tick = settings.tick_ms / 1_000
+        # Only leaderFallbackTimeout has an effect: a leader's check of its quorum. All groups
+        # share the object.
+        self.library_settings = SyncObjConf(
+            autoTick=False,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=self.tick / 4,
+            raftMinTimeout=self.election,
+            raftMaxTimeout=2 * self.election,
+            connectionTimeout=2 * self.election,
+            leaderFallbackTimeout=self.election,
+            pollerType=_NO_POLLER,
+        )
+
+    def next_heartbeat(self, now: float) -> float:
+        """Return the time of the next heartbeat: one interval from ``now``, or up to a tick less,
+        so that the heartbeats of many groups coincide.
+        """
+        due = now + self.heartbeat
+        return max(due - due % self.tick, now + self.heartbeat / 2)
+
+
+# -- raft group ------------------------------------------------------------------------------------
+
+
+# ruff: noqa: N802 - the names of overridden methods are the library's
+
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +221,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._is_idle = False  # this leader sends few heartbeats
         self._is_postponed = False  # the first election is postponed
         self._isolated_since = NEVER  # since when this leader has no links to a majority
-        library.set_now(now)
-        library.set_journal(journal)
+        set_now(now)
+        set_journal(journal)
         try:
             super().__init__(
                 peer_node(broker_id),
@@ -95,7 +232,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
                 transport=transport,
             )
         finally:
-            library.set_journal(None)
+            set_journal(None)
         self._SyncObj__properies: frozenset[str] = (
             frozenset()
         )  # attributes that a dump excludes: no dumps are made
@@ -176,7 +313,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         """Count and apply entries, and do work that is due. Call it only while all journaled
         changes are durable.
         """
-        library.set_now(now)
+        set_now(now)
         self.wants_step = False
         committed = self._SyncObj__raftCommitIndex
         if not self.is_leader:
@@ -203,7 +340,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         ``placed`` is called when the entry at that index, this one or another, was applied here.
         """
         assert self.is_leader
-        library.set_now(now)
+        set_now(now)
         index = self._log.last_index + 1
         self._log.add(entry, index, self.term)
         if placed is not None:
@@ -217,7 +354,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def receive(self, peer: int, term: int, kind: int, fields: list[Any], now: float) -> bool:
         """Process a voter's message. Returns False if it is invalid."""
-        library.set_now(now)
+        set_now(now)
         if term > self._SyncObj__raftCurrentTerm:
             if term > self._SyncObj__raftCurrentTerm + TERM_JUMP_MAX:
                 return False
@@ -287,13 +424,13 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         """Send followers their missing entries and the commit index."""
         self.wants_append = False
         if self.is_leader:
-            library.set_now(now)
+            set_now(now)
             for peer in self._up:
                 self._catch_up(peer)
 
     def apply_all(self, now: float) -> None:
         """Apply the whole log, committed or not, because its majority is permanently lost."""
-        library.set_now(now)
+        set_now(now)
         self._SyncObj__raftCommitIndex = self._log.last_index
         self._SyncObj__applyLogEntries()
 
@@ -419,12 +556,12 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         last_index = self._log.last_index
         self._followers = {peer: Follower(last_index) for peer in self._peers}
         super()._SyncObj__onBecomeLeader()
-        self._note_links(library.now())
+        self._note_links(now())
         self._appended()
 
     def _appended(self) -> None:
         self.wants_append = True
-        self._wake(library.now())
+        self._wake(now())
         if not self._peers:
             self.wants_step = True  # no response triggers the step
 
@@ -477,7 +614,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendAppendEntries(self) -> None:
         """Send a heartbeat, so that every follower responds."""
         if self._peers:
-            self._heartbeat_due = self._next_heartbeat(library.now())
+            self._heartbeat_due = self._next_heartbeat(now())
         for peer in self._up:
             self._followers[peer].is_waiting = False
             if not self._catch_up(peer):
@@ -611,3 +748,166 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         envelope.APPEND: _on_append,
         envelope.APPEND_ANSWER: _on_append_answer,
     }
+
+
+# -- ballot ----------------------------------------------------------------------------------------
+#
+# Vote counting and election timeouts. Identities and numbers only.
+#
+# A pre-vote determines which voters would grant a vote, before the term is incremented (Raft
+# dissertation, 9.6). Voters are counted by identity: a duplicate response counts once (hazard 4).
+
+
+_DOUBLINGS_MAX: Final = 20
+
+
+class Ballot:
+    """Elections of one voter. ``chance`` returns random numbers in [0, 1)."""
+
+    __slots__ = ("_attempts", "_broker_id", "_chance", "_quorum", "_round", "_timing", "_votes",
+                 "_would_vote")  # fmt: skip
+
+    def __init__(
+        self, broker_id: int, voters: int, timing: Timing, chance: Callable[[], float]
+    ) -> None:
+        self._broker_id = broker_id
+        self._quorum = voters // 2 + 1
+        self._timing = timing
+        self._chance = chance
+        self._attempts = 0  # elections since the last known leader
+        self._round = 0
+        self._would_vote: set[int] | None = None  # None: no pre-vote is in progress
+        self._votes: set[int] | None = None
+
+    # -- votes -------------------------------------------------------------------------------------
+
+    def ask(self) -> int:
+        """Start a round of pre-votes. Returns its number; responses to older rounds are ignored."""
+        self._round += 1
+        self._would_vote = {self._broker_id}
+        return self._round
+
+    def would_vote(self, peer: int, round_number: int) -> bool:
+        """Count a granted pre-vote. Returns whether a majority has granted it."""
+        if self._would_vote is None or round_number != self._round:
+            return False
+        self._would_vote.add(peer)
+        return len(self._would_vote) >= self._quorum
+
+    def stand(self) -> bool:
+        """Start an election with this broker's vote. Returns whether that is a majority."""
+        self._would_vote = None
+        self._votes = {self._broker_id}
+        return len(self._votes) >= self._quorum
+
+    def vote(self, peer: int) -> bool:
+        """Count a vote in this election. Returns whether a majority has voted."""
+        if self._votes is None:
+            return False
+        self._votes.add(peer)
+        return len(self._votes) >= self._quorum
+
+    def close(self) -> None:
+        """End the election and the pre-vote: the term or the leader has changed."""
+        self._votes = self._would_vote = None
+
+    def is_quorum(self, count: int) -> bool:
+        return count >= self._quorum
+
+    # -- timeouts, in seconds ----------------------------------------------------------------------
+
+    def leader_found(self) -> None:
+        self._attempts = 0
+
+    def patience(self) -> float:
+        """Return the election timeout after the last message of a known leader."""
+        return self._timing.election * (1 + self._chance())
+
+    def short_wait(self) -> float:
+        """Return the election timeout if there is no leader, or no link to it."""
+        return self._timing.suspect * (1 + 3 * self._chance())
+
+    def unhurried_wait(self) -> float:
+        """Return the time until the first election of a group that needs no leader yet."""
+        return self._timing.heartbeat * (1 + self._chance())
+
+    def idle_wait(self) -> float:
+        """Return the time until the next heartbeat of an idle group. It is random, so that groups
+        do not send their heartbeats at the same time.
+        """
+        return self._timing.idle_heartbeat * (1 + self._chance()) / 2
+
+    def next_wait(self) -> float:
+        """Return the time until the next election: doubled each time, up to the timeout."""
+        wait = self._timing.suspect * 4 * float(1 << self._attempts)
+        self._attempts = min(self._attempts + 1, _DOUBLINGS_MAX)
+        return min(wait, self._timing.election) * (1 + self._chance())
+
+
+# -- follower --------------------------------------------------------------------------------------
+#
+# Progress of one follower as known to its leader, and the next message to send. Pure.
+
+
+class Follower:
+    """States as in etcd's raft: *probing* (one append at a time), or pipelined appends.
+
+    Invariant: ``FIRST_INDEX <= match_index < next_index``, and all of the leader's entries up to
+    ``match_index`` are durable on the follower.
+    """
+
+    __slots__ = ("commit_sent", "is_probing", "is_waiting", "match_index", "next_index")
+
+    def __init__(self, last_index: int) -> None:
+        self.match_index = FIRST_INDEX  # this entry is the same in every log
+        self.next_index = last_index + 1  # next entry to send
+        self.is_probing = False  # the last entry that both logs have is not known
+        self.is_waiting = False  # a probe has no response yet
+        self.commit_sent = 0  # last commit index sent
+
+    def restart(self) -> None:
+        """Probe the follower's log again: the previous connection may have lost messages."""
+        if self.match_index > FIRST_INDEX:  # else there was no response: keep the first guess
+            self.next_index = self.match_index + 1
+        self.is_probing, self.is_waiting = True, False
+        self.commit_sent = 0
+
+    def may_send(self, last_index: int) -> bool:
+        """Return whether the entry at ``next_index`` exists and can be sent before more responses
+        arrive.
+        """
+        if self.is_waiting:
+            return False
+        return self.next_index <= min(last_index, self.match_index + WINDOW_ENTRIES)
+
+    def sent(self, count: int, commit_index: int) -> None:
+        """Record that an append of ``count`` entries from ``next_index`` on was sent."""
+        self.commit_sent = commit_index
+        if self.is_probing:
+            self.is_waiting = True
+        else:
+            self.next_index += count
+
+    def appended(self, index: int) -> bool:
+        """Record that it stores all entries up to ``index``. Returns whether this is progress."""
+        self.is_probing = self.is_waiting = False
+        self.next_index = max(self.next_index, index + 1)
+        if index <= self.match_index:
+            return False
+        self.match_index = index
+        return True
+
+    def refused(self, previous: int, guess: int) -> bool:
+        """Record that its entry at ``previous`` is missing or different from the leader's.
+
+        ``guess``: the index that it suggests to probe next. Returns whether to send a probe; False
+        for a stale response.
+        """
+        if self.is_probing:
+            if previous != self.next_index - 1:
+                return False
+        elif previous <= self.match_index:
+            return False
+        self.next_index = max(self.match_index + 1, min(guess, previous))
+        self.is_probing, self.is_waiting = True, False
+        return True

@@ -17,9 +17,8 @@ from pysyncobj import version as library_version
 from pysyncobj.journal import MemoryJournal
 from pysyncobj.transport import Transport
 
-from raftlog.consensus import envelope
-from raftlog.consensus.library import Timing
-from raftlog.consensus.raft_group import RaftGroup
+from raftlog.consensus import transport
+from raftlog.consensus.raft_group import RaftGroup, Timing
 from raftlog.consensus.settings import ConsensusSettings
 
 VERSION: Final = "0.3.17"
@@ -105,15 +104,17 @@ def live(group_type: Callable[..., Any]) -> None:
     group.peer_up(PEER, 1.0)
     _expect(group.due() < 2.0, "an election is due")
     group.step(2.0)
-    _expect(recorder.sent.pop() == (PEER, 0, envelope.PRE_VOTE, 1, 0, 1), "a pre-vote is requested")
-    group.receive(PEER, 0, envelope.PRE_VOTE_ANSWER, [1, True], 2.0)
-    _expect(recorder.sent.pop() == (PEER, 1, envelope.VOTE, 0, 1), "a vote is requested")
-    group.receive(PEER, 1, envelope.VOTE_ANSWER, [True], 2.0)
+    _expect(
+        recorder.sent.pop() == (PEER, 0, transport.PRE_VOTE, 1, 0, 1), "a pre-vote is requested"
+    )
+    group.receive(PEER, 0, transport.PRE_VOTE_ANSWER, [1, True], 2.0)
+    _expect(recorder.sent.pop() == (PEER, 1, transport.VOTE, 0, 1), "a vote is requested")
+    group.receive(PEER, 1, transport.VOTE_ANSWER, [True], 2.0)
     _expect(group.is_leader and group.leader == US, "a majority elects")
-    index = group.append(bytes([envelope.COMMAND]) + b"set", 2.0)
+    index = group.append(bytes([transport.COMMAND]) + b"set", 2.0)
     group.step(2.0)
     _expect(group.commit_index == 1, "one of two voters is not a majority")
-    group.receive(PEER, 1, envelope.APPEND_ANSWER, [True, 1, index], 2.0)
+    group.receive(PEER, 1, transport.APPEND_ANSWER, [True, 1, index], 2.0)
     group.step(2.0)
     _expect(group.commit_index == group.applied_index == index, "a majority commits")
     _expect(applied == [b"set"], "a committed command is applied")

@@ -7,7 +7,7 @@ of this module, with the unit in the name.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from raftlog.limits import KIB, MIB
 
@@ -72,3 +72,66 @@ class ConsensusSettings:
             raise ValueError("seal_after_entries must be at least 10")
         if self.command_bytes_max > MIB:
             raise ValueError(f"command_bytes_max must be at most {MIB}")
+
+
+# -- machine ---------------------------------------------------------------------------------------
+#
+# State machine of a Raft group: three functions of bytes.
+
+
+class StateMachine(Protocol):
+    """The replicated state of one group.
+
+    Deterministic: the same commands in the same order produce the same results and state on every
+    broker, independent of clocks, random numbers and hash order.
+    """
+
+    def apply(self, command: bytes) -> object:
+        """Change the state. A rejection is a return value: it must not raise (hazard 16)."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """Return the whole state, for ``restore``."""
+        ...
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace the state by that of ``snapshot``. Raises ``ValueError`` if it is invalid."""
+        ...
+
+
+# -- outcome ---------------------------------------------------------------------------------------
+#
+# Outcomes of proposed commands. Values only.
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Committed, and applied on this broker. ``result``: the return value of the machine's
+    ``apply``; for a seal, the number of the next generation.
+    """
+
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
+class NotProposed:
+    """The command has no effect, now or later: it can be proposed again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The command may have been applied, or may be later: only retry a compare-and-set."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Applied | NotProposed | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """The result of a command for which the machine raised, which is a bug of the machine."""
+
+    error: str

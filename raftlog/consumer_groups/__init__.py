@@ -16,13 +16,12 @@ from raftlog.consumer_groups.assignors import (
     UniformAssignor,
     named,
 )
-from raftlog.consumer_groups.placement import partition_of_group
-from raftlog.consumer_groups.settings import DEFAULT_ASSIGNOR, GroupSettings
-from raftlog.consumer_groups.shard import GroupShard
+from raftlog.consumer_groups.shard import GroupShard, partition_of_group
 from raftlog.consumer_groups.values import (
     AWAY_EPOCH,
     CLASSIC_TYPE,
     CONSUMER_TYPE,
+    DEFAULT_ASSIGNOR,
     JOIN_EPOCH,
     LEAVE_EPOCH,
     NO_GENERATION,
@@ -32,6 +31,7 @@ from raftlog.consumer_groups.values import (
     Departure,
     GroupListing,
     GroupRecord,
+    GroupSettings,
     GroupView,
     Heartbeat,
     HeartbeatDelta,

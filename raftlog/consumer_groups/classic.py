@@ -25,26 +25,25 @@ from typing import Final
 import msgspec
 
 from raftlog import limits
-from raftlog.consumer_groups.consumer_protocol import CONSUMER, subscribed_topics
-from raftlog.consumer_groups.records import (
+from raftlog.consumer_groups.values import (
+    CONSUMER,
+    NO_GENERATION,
     ClassicKey,
     ClassicMemberKey,
     ClassicMemberValue,
     ClassicValue,
-    Key,
-    Phase,
-    record,
-)
-from raftlog.consumer_groups.settings import GroupSettings
-from raftlog.consumer_groups.values import (
-    NO_GENERATION,
     Departure,
     GroupRecord,
+    GroupSettings,
     Join,
     JoinedMember,
     JoinResult,
+    Key,
+    Phase,
     Sync,
     SyncResult,
+    record,
+    subscribed_topics,
 )
 from raftlog.errors import (
     FencedMemberError,

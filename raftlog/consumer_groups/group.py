@@ -14,38 +14,74 @@ member whose assignment does not change is not modified, woken or written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
-from raftlog.consumer_groups.classic import ClassicGroup
-from raftlog.consumer_groups.classic_view import classic_view
-from raftlog.consumer_groups.member import FormerMember, Member
-from raftlog.consumer_groups.offsets import OffsetTable
-from raftlog.consumer_groups.records import (
+from raftlog import limits
+from raftlog.consumer_groups.assignors import UNIFORM, Assignor, MemberSpec, Spec, checked, elected
+from raftlog.consumer_groups.classic import ClassicGroup, ClassicMember
+from raftlog.consumer_groups.values import (
+    AWAY_EPOCH,
+    CLASSIC_TYPE,
+    CONSUMER,
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    NO_MEMBER_EPOCH,
+    OFFSET_BELOW_0,
+    VERSION_MIN,
+    Commit,
+    Committed,
     FormerKey,
     FormerValue,
     GroupKey,
+    GroupListing,
+    GroupRecord,
+    GroupSettings,
     GroupValue,
+    GroupView,
+    Heartbeat,
+    HeartbeatResult,
+    Interest,
     Key,
     MemberKey,
     MemberValue,
+    MemberView,
     OffsetKey,
     OffsetValue,
-    PartRows,
-    Value,
-    record,
-)
-from raftlog.consumer_groups.targets import World, choose_targets
-from raftlog.consumer_groups.values import (
-    CLASSIC_TYPE,
-    GroupListing,
-    GroupRecord,
-    GroupView,
     Part,
+    PartRows,
     Parts,
+    Share,
+    StateChange,
+    Topics,
+    Value,
+    assigned_partitions,
     by_topic_id,
+    parts_of,
+    record,
+    subscribed_topics,
 )
-from raftlog.errors import InconsistentGroupProtocolError
-from raftlog.types import TopicPartition
+from raftlog.errors import (
+    FencedMemberError,
+    GroupFullError,
+    GroupNotEmptyError,
+    InconsistentGroupProtocolError,
+    InstanceFencedError,
+    InvalidRequestError,
+    OffsetMovedError,
+    PartitionNotOwnedError,
+    RaftlogError,
+    StaleMemberEpochError,
+    ThrottledError,
+    UnknownAssignorError,
+    UnknownMemberError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    counted,
+)
+from raftlog.types import NO_LEADER_EPOCH, Offset, TopicPartition, check_instance_id
 
 
 class Group:
@@ -527,4 +563,766 @@ def _member_value(member: Member) -> MemberValue:
         revoking=rows_of(member.revoking),
         target=assigned if member.is_settled else rows_of(member.target),
         interest=member.interest,
+    )
+
+
+# -- member ----------------------------------------------------------------------------------------
+#
+# Current and former members of a group: the state that the coordinator stores for them.
+#
+# ``group`` implements the rules that change this state.
+
+
+FENCED_SECONDS_MIN: Final = 3_600.0
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member of a consumer group.
+
+    Invariants: ``assigned`` is a subset of ``target``; ``assigned`` and ``revoking`` are disjoint;
+    ``known_epoch <= epoch``. ``revoking`` of a temporarily absent member is empty.
+    """
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    rack: str
+    topics: tuple[str, ...]  # sorted, without duplicates
+    assignor: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    sequence: int  # highest sequence of all heartbeats
+    epoch: int = 0  # group epoch when ``assigned`` last grew or ``revoking`` became empty
+    known_epoch: int = 0  # highest epoch that the member has confirmed
+    is_away: bool = False
+    assigned: Parts = frozenset()
+    revoking: dict[Part, float] = field(default_factory=dict)  # deadlines in monotonic seconds
+    target: Parts = frozenset()
+    session_ends: float = math.inf
+    timer: float = math.inf  # monotonic seconds; next check by the shard
+    interest: Interest | None = None  # of a subscription by regular expression
+    matched: Topics | None = None  # the topics that ``interest`` was last matched with
+    connection: int = 0  # number of the newest connection of a Kafka member
+    said: Heartbeat | None = None  # last applied heartbeat; None after a failover
+    # Cached response to a heartbeat that changes nothing:
+    answer: StateChange[HeartbeatResult] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the member owns exactly its target assignment."""
+        return not self.revoking and self.assigned == self.target
+
+    @property
+    def due(self) -> float:
+        """Monotonic seconds of the next deadline: the session end or a revocation deadline."""
+        return (
+            min(self.session_ends, *self.revoking.values())
+            if self.revoking
+            else (self.session_ends)
+        )
+
+    def renew(self, now: float) -> None:
+        """Restart the session of the member."""
+        self.session_ends = now + self.session_timeout_ms / 1_000
+
+    def steady_answer(self, topics: Topics) -> StateChange[HeartbeatResult]:
+        """Return the heartbeat response, cached until the epoch or the assignment changes."""
+        if self.answer is None:
+            self.answer = StateChange(HeartbeatResult(self.epoch, topics.shares(self.assigned)))
+        return self.answer
+
+    def says_the_same(self, heartbeat: Heartbeat) -> bool:
+        """Return whether only the sequence differs and ``owned`` equals the last response."""
+        said, answer = self.said, self.answer
+        return (
+            said is not None
+            and answer is not None
+            and heartbeat.owned == answer.result.assignment
+            and heartbeat.member_epoch == self.epoch
+            and heartbeat.topics == said.topics
+            and heartbeat.session_timeout_ms == said.session_timeout_ms
+            and heartbeat.rebalance_timeout_ms == said.rebalance_timeout_ms
+            and heartbeat.instance_id == said.instance_id
+            and heartbeat.assignor == said.assignor
+            and heartbeat.interest == said.interest
+        )
+
+    def view(self, topics: Topics) -> MemberView:
+        return MemberView(
+            member_id=self.id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            host=self.host,
+            member_epoch=self.epoch,
+            session_timeout_ms=self.session_timeout_ms,
+            is_away=self.is_away,
+            rack=self.rack,
+            subscription=self.topics,
+            interest=self.interest,
+            parts_assigned=self.assigned,
+            parts_revoking=frozenset(self.revoking),
+            parts_target=self.target,
+            known=topics,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FormerMember:
+    """A removed member. ``instance_id``: the instance ID that it lost to a newer member, or None.
+
+    Stored until ``until`` (monotonic seconds), so that delayed heartbeats do not add the member
+    again. Members that lost their instance ID are also written to the log, because the next
+    coordinator must keep them fenced.
+    """
+
+    reason: str
+    sequence: int
+    timeout_ms: int
+    instance_id: str | None = None
+    until: float = math.inf
+
+    def begun_anew(self, now: float) -> FormerMember:
+        """Return a copy whose retention time starts at ``now``, as on a new coordinator."""
+        return replace(self, until=now + self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Retention time in seconds: the session timeout; at least 3,600 s for a fenced member."""
+        seconds = self.timeout_ms / 1_000
+        return seconds if self.instance_id is None else max(seconds, FENCED_SECONDS_MIN)
+
+
+# -- heartbeats ------------------------------------------------------------------------------------
+#
+# Heartbeats: join, stay, release, leave, temporary absence. All checks precede all changes.
+#
+# **Sequences.** A heartbeat with a sequence that is not higher than the last one changes nothing
+# and does not renew the session, because it may be delayed. The response contains the current
+# state. A heartbeat that a member sent before it knew of a partition must not count as a release of
+# it, also after a failover. Every change of a member is therefore written with its highest
+# sequence. A heartbeat whose ``owned`` lacks some assigned partitions is also written, even without
+# other changes.
+#
+# **Epochs.** Responses can be lost. A member can therefore be at any epoch from its highest
+# confirmed epoch (``known_epoch``) to its current one. It releases partitions at its current epoch
+# only, because only then does it know its whole assignment.
+
+
+def take(group: Group, heartbeat: Heartbeat, *, now: float, now_ms: int) -> HeartbeatResult:
+    """Apply a heartbeat and return the response.
+
+    ``now``: monotonic seconds. ``now_ms``: wall-clock milliseconds. Raises the errors of
+    ``GroupShard.heartbeat``. If it raises, the group is unchanged.
+    """
+    member = group.members.get(heartbeat.member_id)
+    if member is None:
+        return _join(group, heartbeat, now=now)
+    if heartbeat.sequence <= member.sequence:
+        return present(group, member)
+    if heartbeat.instance_id != member.instance_id:
+        raise InvalidRequestError(
+            f"member {member.id} has group.instance.id {member.instance_id!r}, but its heartbeat "
+            f"contains {heartbeat.instance_id!r}. A member cannot change it. Join as a new member"
+        )
+    if heartbeat.member_epoch == LEAVE_EPOCH:
+        return _leave(group, member, heartbeat, now=now, now_ms=now_ms)
+    if heartbeat.member_epoch == AWAY_EPOCH:
+        return _go_away(group, member, heartbeat, now=now)
+    check(group, heartbeat)
+    if heartbeat.member_epoch == JOIN_EPOCH:
+        group.come_back(member, parts_of(heartbeat.owned))
+        member.client_id, member.host = heartbeat.client_id, heartbeat.host
+    else:
+        _stay(group, member, heartbeat)
+    _hear(group, member, heartbeat, now=now)
+    return present(group, member)
+
+
+def present(group: Group, member: Member) -> HeartbeatResult:
+    """Return the heartbeat response for the current state of the member."""
+    return member.steady_answer(group.world.topics).result
+
+
+def check(group: Group, heartbeat: Heartbeat) -> None:
+    """Validate the settings in a heartbeat.
+
+    Raises ``InvalidRequestError``, ``UnknownAssignorError`` or ``InvalidGroupError``.
+    """
+    settings, assignors = group.world.settings, group.world.assignors
+    settings.check_session_timeout(heartbeat.session_timeout_ms)
+    if heartbeat.rebalance_timeout_ms < 1:
+        raise InvalidRequestError(
+            f"rebalance timeout of {heartbeat.rebalance_timeout_ms} ms: the minimum is 1 ms. "
+            "Increase max_poll_interval_ms"
+        )
+    if len(heartbeat.topics) > settings.topics_per_member_max:
+        raise InvalidRequestError(
+            f"member {heartbeat.member_id} subscribes to {len(heartbeat.topics)} topics: the "
+            f"maximum is {settings.topics_per_member_max}"
+        )
+    if heartbeat.assignor is not None and heartbeat.assignor not in assignors:
+        raise UnknownAssignorError(
+            f"assignor {heartbeat.assignor!r} does not exist. This coordinator has "
+            f"{', '.join(sorted(assignors))}. Add others with the broker setting group.assignors"
+        )
+    if heartbeat.instance_id is not None:
+        check_instance_id(heartbeat.instance_id)
+
+
+def check_member(group: Group | None, group_id: str, member_id: str) -> Member:
+    """Return the member. Raises ``InstanceFencedError`` or ``UnknownMemberError``."""
+    member = group.members.get(member_id) if group is not None else None
+    if member is not None:
+        return member
+    former = group.former.get(member_id) if group is not None else None
+    raise _no_member(group_id, member_id, former)
+
+
+def _no_member(
+    group_id: str, member_id: str, former: FormerMember | None
+) -> InstanceFencedError | UnknownMemberError:
+    who = f"member {member_id[:100]} of group {group_id!r}"
+    if former is None:
+        return UnknownMemberError(
+            f"{who} is unknown: it left, or its session expired. It must join again"
+        )
+    if former.instance_id is not None:
+        return InstanceFencedError(
+            f"{who} is fenced: {former.reason}. Use a different ID for each consumer"
+        )
+    return UnknownMemberError(f"{who} is no longer a member: {former.reason}")
+
+
+def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
+    former = group.former.get(heartbeat.member_id)
+    if former is not None and former.until <= now:
+        former = None
+    late = former is not None and (
+        former.instance_id is not None or heartbeat.sequence <= former.sequence
+    )
+    if late or heartbeat.member_epoch != JOIN_EPOCH:
+        raise _no_member(group.id, heartbeat.member_id, former)
+    group.check_not_classic()
+    check(group, heartbeat)
+    member = _new_member(heartbeat)
+    holder = group.instances.get(heartbeat.instance_id or "")
+    if holder is not None:
+        old = group.members[holder]
+        group.supersede(old, member, now=now)
+        changed = (old.topics, old.assignor) != (member.topics, member.assignor)
+    else:
+        members_max = group.world.settings.members_per_group_max
+        if len(group.members) >= members_max:
+            raise GroupFullError(
+                f"group {group.id!r} has {len(group.members)} members, which is the limit "
+                f"({members_max}). New members can join after others leave"
+            )
+        group.admit(member)
+        changed = True
+    member.renew(now)
+    group.begin_with(member, changed=changed, now=now)
+    member.said = heartbeat
+    return present(group, member)
+
+
+def _new_member(heartbeat: Heartbeat) -> Member:
+    return Member(
+        id=heartbeat.member_id,
+        instance_id=heartbeat.instance_id,
+        client_id=heartbeat.client_id,
+        host=heartbeat.host,
+        rack=heartbeat.rack,
+        topics=tuple(sorted(set(heartbeat.topics))),
+        assignor=heartbeat.assignor,
+        session_timeout_ms=heartbeat.session_timeout_ms,
+        rebalance_timeout_ms=heartbeat.rebalance_timeout_ms,
+        sequence=heartbeat.sequence,
+        interest=heartbeat.interest,
+        connection=heartbeat.connection,
+    )
+
+
+def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
+    epoch, owned = heartbeat.member_epoch, parts_of(heartbeat.owned)
+    if member.is_away or not member.known_epoch <= epoch <= member.epoch:
+        why = "it is temporarily absent" if member.is_away else f"its epoch is {member.epoch}"
+        raise FencedMemberError(
+            f"member {member.id} of group {group.id!r} sent epoch {epoch}, but {why}. It must join "
+            "again"
+        )
+    if epoch < member.epoch:
+        had = member.assigned.union(member.revoking)
+        claimed = [part for part in owned - had if group.world.topics.has(part)]
+        if claimed:
+            raise FencedMemberError(
+                f"member {member.id} of group {group.id!r}, at epoch {epoch} of {member.epoch}, "
+                f"reports {counted(len(claimed), 'partition')} that it does not own. It must join "
+                "again"
+            )
+    else:
+        group.release(member, owned)
+    if not member.assigned <= owned:
+        group.write(member)  # with its sequence, because the response has new partitions
+    member.known_epoch = epoch
+
+
+def _hear(group: Group, member: Member, heartbeat: Heartbeat, *, now: float) -> None:
+    """Apply the member's subscription and settings from a heartbeat, and renew its session."""
+    topics = tuple(sorted(set(heartbeat.topics)))
+    changed = (topics, heartbeat.assignor) != (member.topics, member.assignor)
+    timeouts = heartbeat.session_timeout_ms, heartbeat.rebalance_timeout_ms
+    if (
+        changed
+        or timeouts != (member.session_timeout_ms, member.rebalance_timeout_ms)
+        or heartbeat.interest != member.interest
+    ):
+        group.write(member)
+    member.sequence = heartbeat.sequence
+    member.topics, member.assignor = topics, heartbeat.assignor
+    member.interest = heartbeat.interest
+    member.session_timeout_ms, member.rebalance_timeout_ms = timeouts
+    member.renew(now)
+    member.said = heartbeat
+    if changed:
+        group.rebalance(now=now, changed=True)
+
+
+def _leave(
+    group: Group, member: Member, heartbeat: Heartbeat, *, now: float, now_ms: int
+) -> HeartbeatResult:
+    member.sequence = heartbeat.sequence
+    group.expel(member, "it left", now=now, now_ms=now_ms)
+    group.rebalance(now=now, changed=True)
+    return HeartbeatResult(LEAVE_EPOCH)
+
+
+def _go_away(group: Group, member: Member, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
+    if member.instance_id is None:
+        raise InvalidRequestError(
+            f"member {member.id} of group {group.id!r} has no group.instance.id: only a static "
+            "member can be temporarily absent. Other members must leave"
+        )
+    member.sequence = heartbeat.sequence
+    member.renew(now)
+    member.said = None
+    group.set_away(member)
+    return HeartbeatResult(AWAY_EPOCH)
+
+
+# -- targets ---------------------------------------------------------------------------------------
+#
+# Target assignments: select an assignor, run it, validate its result, or fall back.
+
+
+@dataclass(slots=True)
+class World:
+    """State shared by all groups of a shard. ``notes``: pending lines for the broker log."""
+
+    settings: GroupSettings
+    assignors: Mapping[str, Assignor]
+    topics: Topics = field(default_factory=Topics)
+    assignor_failures: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_targets(
+    group_id: str, members: Mapping[str, Member], owner: Mapping[Part, str], world: World
+) -> tuple[dict[str, Parts], str]:
+    """Return the target assignment of each member, and the name of the assignor that computed it.
+
+    If an assignor raises or returns an invalid result, ``uniform`` computes the targets. The
+    failure is counted and logged.
+    """
+    if not members:
+        return {}, ""
+    spec = _spec(members, owner, world.topics)
+    votes = (m.assignor if m.assignor in world.assignors else None for m in members.values())
+    name = elected(votes, world.settings.default_assignor)
+    assignor = world.assignors[name]
+    assigned: Mapping[str, Collection[TopicPartition]]
+    if assignor is UNIFORM:
+        assigned = UNIFORM.assign(spec)
+    else:
+        try:
+            assigned = checked(assignor.assign(spec), spec)
+        except Exception as error:  # noqa: BLE001 - a plug-in can raise any exception
+            world.assignor_failures += 1
+            world.notes.append(
+                f"assignor failed: group={group_id!r} assignor={name!r} "
+                f"fallback={UNIFORM.name!r} error={error!r}. Correct the plug-in"
+            )
+            assigned, name = UNIFORM.assign(spec), UNIFORM.name
+    ids = {topic: world.topics.by_name[topic].id for topic in spec.partitions}
+    targets = {
+        member: frozenset((ids[topic], number) for topic, number in partitions)
+        for member, partitions in assigned.items()
+    }
+    return targets, name
+
+
+def _spec(members: Mapping[str, Member], owner: Mapping[Part, str], topics: Topics) -> Spec:
+    """Return the input of the assignor. A partition without a target counts for its owner."""
+    owned: dict[str, set[TopicPartition]] = {name: set() for name in members}
+    targeted: set[Part] = set()
+    for name, member in members.items():
+        targeted |= member.target
+        owned[name].update(TopicPartition(topics.names[t], p) for t, p in member.target)
+    for part, name in owner.items():
+        if part not in targeted:
+            owned[name].add(TopicPartition(topics.names[part[0]], part[1]))
+    specs = {
+        name: MemberSpec(
+            topics=frozenset(member.topics),
+            owned=frozenset(owned[name]),
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            rack=member.rack,
+        )
+        for name, member in members.items()
+    }
+    wanted = frozenset[str]().union(*(spec.topics for spec in specs.values()))
+    partitions = {
+        topic: topics.by_name[topic].partition_count
+        for topic in sorted(wanted)
+        if topic in topics.by_name
+    }
+    # Read-only: a plug-in must not change the data that its result is validated against.
+    return Spec(MappingProxyType(specs), MappingProxyType(partitions))
+
+
+# -- commits ---------------------------------------------------------------------------------------
+#
+# Offset commits: authorization of the committer, validation of each offset, and the commit.
+
+
+def check_committer(
+    group: Group | None,
+    group_id: str,
+    member_id: str,
+    member_epoch: int,
+    offsets: Sequence[Commit],
+    instance_id: str | None = None,
+    *,
+    now: float,
+) -> None:
+    """Check that the sender is a member at its current epoch, or that the group has no members.
+
+    A member may also be at an earlier epoch, if it has owned all partitions in ``offsets`` since
+    then: its next heartbeat response is on the way, and no other member has read them (KIP-1251).
+    ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
+    ``NO_MEMBER_EPOCH``. It is the generation of a classic member, whose session the commit renews.
+    A Kafka client that never joined may have made a member ID already: its epoch is negative.
+    ``instance_id``: of a classic member only. Raises ``InvalidRequestError``,
+    ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
+    ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
+    """
+    if not member_id:
+        if member_epoch != NO_MEMBER_EPOCH:
+            raise InvalidRequestError(
+                f"commit with member epoch {member_epoch} and no member ID. Members must send "
+                f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
+            )
+        if group is not None and group.member_count:
+            raise GroupNotEmptyError(
+                f"group {group_id!r} has {counted(group.member_count, 'member')}, and only members "
+                "can commit "
+                "its offsets. Stop the members first, or commit as one of them"
+            )
+        return
+    is_empty = group is None or not group.member_count
+    if member_epoch < 0 and is_empty:
+        return
+    if group is not None and group.classic is not None:
+        group.classic.check_commit(member_id, instance_id, member_epoch, now=now)
+        return
+    member = check_member(group, group_id, member_id)
+    if member_epoch < 0:
+        raise InvalidRequestError(
+            f"commit of member {member_id} with member epoch {member_epoch}: the minimum is 0"
+        )
+    if member_epoch < member.epoch and not _has_owned(group, member, offsets, since=member_epoch):
+        raise StaleMemberEpochError(
+            f"member {member_id} of group {group_id!r} is at epoch {member.epoch}, and the "
+            f"commit has epoch {member_epoch}. Commit again after the next heartbeat response"
+        )
+    if member_epoch > member.epoch:
+        raise FencedMemberError(
+            f"member {member_id} of group {group_id!r} committed with epoch {member_epoch}, but "
+            f"its epoch is {member.epoch}. It must join again"
+        )
+
+
+def _has_owned(
+    group: Group | None, member: Member, offsets: Sequence[Commit], *, since: int
+) -> bool:
+    """Return whether the member owns all these partitions, and did so at epoch ``since``."""
+    assert group is not None, "it has this member"
+    topics = group.world.topics.by_name
+    return all(
+        offset.topic in topics
+        and group.has_owned(member.id, (topics[offset.topic].id, offset.partition), since=since)
+        for offset in offsets
+    )
+
+
+def commit(
+    group: Group,
+    member_id: str,
+    offsets: Sequence[Commit],
+    topic_ids: Mapping[str, str],
+    *,
+    by_owner: bool,
+    sequence: int = 0,
+    now_ms: int,
+) -> list[RaftlogError | None]:
+    """Commit each valid offset. Return one item per offset: None, or the reason for rejection.
+
+    ``sequence``: of the member's commit; 0 for none, and ignored of clients that are not members.
+    An offset that a later commit of the member has replaced is left out: the network has held the
+    request back. Within an epoch, nothing else orders the commits of a member, which may have used
+    two connections.
+    """
+    owner = member_id if by_owner else None
+    committer = member_id if sequence else ""
+    order = sequence if committer else 0
+    return [
+        _commit_one(group, owner, one, topic_ids, committer, order, now_ms=now_ms)
+        for one in offsets
+    ]
+
+
+def _commit_one(
+    group: Group,
+    member_id: str | None,
+    offset: Commit,
+    topic_ids: Mapping[str, str],
+    committer: str,
+    sequence: int,
+    *,
+    now_ms: int,
+) -> RaftlogError | None:
+    error = _refusal(group, member_id, offset, topic_ids)
+    where = TopicPartition(offset.topic, offset.partition)
+    if error is None and not (sequence and _is_late(group, where, committer, sequence)):
+        topics = group.world.topics
+        value = OffsetValue(
+            version=OFFSET_BELOW_0 if offset.offset < 0 else VERSION_MIN,
+            topic_id=topics.by_name[offset.topic].id,
+            offset=offset.offset,
+            leader_epoch=max(offset.leader_epoch, NO_LEADER_EPOCH),
+            metadata=offset.metadata,
+            committed_at_ms=now_ms,
+            topics_version=topics.version,
+            committer=committer,
+            sequence=sequence,
+        )
+        group.put_offset(where, value)
+    return error
+
+
+def _is_late(group: Group, where: TopicPartition, committer: str, sequence: int) -> bool:
+    known = group.offsets.value(where)
+    return known is not None and known.committer == committer and sequence < known.sequence
+
+
+def _refusal(
+    group: Group, member_id: str | None, offset: Commit, topic_ids: Mapping[str, str]
+) -> RaftlogError | None:
+    where = TopicPartition(offset.topic, offset.partition)
+    info = group.world.topics.by_name.get(offset.topic)
+    if info is None:
+        return UnknownTopicError(f"topic {offset.topic[:300]!r} does not exist")
+    meant = topic_ids.get(offset.topic, info.id)
+    if meant != info.id:
+        return UnknownTopicError(
+            f"topic {offset.topic!r} was deleted and created again: the commit is for topic ID "
+            f"{meant}, but the topic has ID {info.id}"
+        )
+    if not 0 <= offset.partition < info.partition_count:
+        return UnknownPartitionError(
+            f"topic {offset.topic!r} has no partition {offset.partition}: it has partitions 0 to "
+            f"{info.partition_count - 1}"
+        )
+    owner = group.owner.get((info.id, offset.partition))
+    if member_id is not None and owner is not None and owner != member_id:
+        return PartitionNotOwnedError(
+            f"{where} is assigned to member {owner} of group {group.id!r}, not to {member_id}. "
+            "Only the assigned member can commit its offsets"
+        )
+    if len(offset.metadata) > limits.OFFSET_METADATA_CHARS_MAX:
+        return InvalidRequestError(
+            f"metadata of {len(offset.metadata)} characters for {where}: the maximum is "
+            f"{limits.OFFSET_METADATA_CHARS_MAX}"
+        )
+    if offset.expected is not None:
+        known = group.offsets.value(where)
+        is_known = known is not None and known.topic_id == info.id
+        found = max(known.offset, -1) if known is not None and is_known else -1
+        if found not in (offset.expected, offset.offset):  # the latter: it is sent again
+            return OffsetMovedError(
+                f"the committed offset of {where} in group {group.id!r} is {_shown(found)}, not "
+                f"{_shown(offset.expected)}: it was committed in the meantime"
+            )
+    offsets_max = group.world.settings.offsets_per_group_max
+    if where not in group.offsets and group.offsets.count >= offsets_max:
+        return ThrottledError(
+            f"group {group.id!r} has committed offsets of {group.offsets.count} partitions, "
+            f"which is the limit ({offsets_max}). Delete unneeded ones"
+        )
+    return None
+
+
+def _shown(offset: int) -> str:
+    return "none" if offset < 0 else str(offset)
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+#
+# Committed offsets of one group: storage, lookup and expiry. ``commits`` checks the committer.
+
+
+class OffsetTable:
+    """Committed offsets by topic and partition.
+
+    An offset is valid for one topic ID. If a topic is deleted and recreated with the same name, its
+    old offsets are ignored.
+    """
+
+    __slots__ = ("_topics", "count")
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, OffsetValue]] = {}
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, OffsetValue]]:
+        """Iterate over all offsets, sorted by topic and partition.
+
+        Each topic's partitions are copied first, so the caller can remove the current item.
+        """
+        for topic in sorted(self._topics):
+            for partition, value in sorted(self._topics[topic].items()):
+                yield TopicPartition(topic, partition), value
+
+    def __contains__(self, where: TopicPartition) -> bool:
+        return where.partition in self._topics.get(where.topic, ())
+
+    def value(self, where: TopicPartition) -> OffsetValue | None:
+        """Return what is stored for a partition, possibly of an earlier topic of that name."""
+        return self._topics.get(where.topic, {}).get(where.partition)
+
+    def put(self, where: TopicPartition, value: OffsetValue) -> None:
+        partitions = self._topics.setdefault(where.topic, {})
+        self.count += where.partition not in partitions
+        partitions[where.partition] = value
+
+    def remove(self, where: TopicPartition) -> bool:
+        """Remove an offset. Return whether it existed."""
+        partitions = self._topics.get(where.topic)
+        if partitions is None or partitions.pop(where.partition, None) is None:
+            return False
+        self.count -= 1
+        if not partitions:
+            del self._topics[where.topic]
+        return True
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        return sorted(self._topics)
+
+    def of_topic(self, topic: str, topic_id: str) -> list[tuple[int, Offset]]:
+        """Return the partitions of a topic and their offsets, in any order."""
+        return [
+            (partition, value.offset)
+            for partition, value in self._topics.get(topic, {}).items()
+            if value.topic_id == topic_id
+        ]
+
+    def committed(self, where: TopicPartition, topics: Topics) -> Committed:
+        """Return the committed offset, or offset -1 if there is none for the current topic ID."""
+        value = self._topics.get(where.topic, {}).get(where.partition)
+        info = topics.by_name.get(where.topic)
+        if value is None or info is None or value.topic_id != info.id:
+            return Committed(where.topic, where.partition)
+        return Committed(
+            topic=where.topic,
+            partition=where.partition,
+            offset=value.offset,
+            leader_epoch=max(value.leader_epoch, NO_LEADER_EPOCH),
+            metadata=value.metadata,
+            committed_at_ms=value.committed_at_ms,
+        )
+
+    def without_topic(self, topics: Topics) -> list[TopicPartition]:
+        """Return the partitions whose offsets belong to deleted topics."""
+        return sorted(
+            TopicPartition(topic, partition)
+            for topic, partitions in self._topics.items()
+            for partition, value in partitions.items()
+            if value.topic_id not in topics.names
+        )
+
+    def committed_before(self, time_ms: int) -> list[TopicPartition]:
+        """Return the partitions whose last commit is older than ``time_ms``."""
+        return [where for where, value in self if value.committed_at_ms < time_ms]
+
+
+# -- classic view ----------------------------------------------------------------------------------
+#
+# Description of a classic group: what its members' bytes contain, where they can be read.
+
+
+def classic_view(group: ClassicGroup, topics: Topics) -> GroupView:
+    """Return the description of ``group``."""
+    return GroupView(
+        group=group.id,
+        state=group.phase,
+        group_epoch=group.generation,
+        assignor=group.protocol,
+        members=tuple(
+            _member_view(member, group, topics) for _, member in sorted(group.members.items())
+        ),
+        type=CLASSIC_TYPE,
+        protocol_type=group.protocol_type,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberView(MemberView):
+    """Member of a classic group. Topics and partitions are read from its bytes."""
+
+    is_consumer: bool
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (subscribed_topics(self.metadata) or ()) if self.is_consumer else ()
+
+    @property
+    def assigned(self) -> tuple[Share, ...]:
+        found = (assigned_partitions(self.assignment) or {}) if self.is_consumer else {}
+        by_name = self.known.by_name
+        return tuple(
+            Share(topic, by_name[topic].id, partitions)
+            for topic, partitions in sorted(found.items())
+            if topic in by_name
+        )
+
+    @property
+    def target(self) -> tuple[Share, ...]:
+        return self.assigned
+
+
+def _member_view(member: ClassicMember, group: ClassicGroup, topics: Topics) -> MemberView:
+    return ClassicMemberView(
+        member_id=member.id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        member_epoch=group.generation,
+        session_timeout_ms=member.session_timeout_ms,
+        metadata=member.metadata(group.protocol),
+        assignment=member.assignment,
+        known=topics,
+        is_consumer=group.protocol_type == CONSUMER,
     )

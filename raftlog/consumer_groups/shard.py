@@ -12,24 +12,33 @@ which offsets expire.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final, TypeVar
 
-from raftlog.consumer_groups import commits, deltas, heartbeats, replaying
+from raftlog.consumer_groups import group as commits
+from raftlog.consumer_groups import group as heartbeats
 from raftlog.consumer_groups.assignors import Assignor
-from raftlog.consumer_groups.classic import ClassicGroup
-from raftlog.consumer_groups.group import Group
-from raftlog.consumer_groups.records import GroupValue, OffsetValue, decode_key, decode_value
-from raftlog.consumer_groups.settings import GroupSettings
-from raftlog.consumer_groups.targets import World
-from raftlog.consumer_groups.timers import Timers
+from raftlog.consumer_groups.classic import ClassicGroup, member_of
+from raftlog.consumer_groups.group import FormerMember, Group, Member, World
 from raftlog.consumer_groups.values import (
+    JOIN_EPOCH,
+    ClassicKey,
+    ClassicMemberKey,
+    ClassicMemberValue,
+    ClassicValue,
     Commit,
     Committed,
     Departure,
+    FormerKey,
+    FormerValue,
+    GroupKey,
     GroupListing,
     GroupRecord,
+    GroupSettings,
+    GroupValue,
     GroupView,
     Heartbeat,
     HeartbeatDelta,
@@ -37,21 +46,35 @@ from raftlog.consumer_groups.values import (
     Interest,
     Join,
     JoinResult,
+    Key,
+    MemberKey,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    Part,
+    PartRows,
+    Share,
     StateChange,
     Sync,
     SyncResult,
     TopicInfo,
     Topics,
+    Value,
+    decode_key,
+    decode_value,
 )
 from raftlog.errors import (
     CoordinatorLoadingError,
     GroupNotEmptyError,
+    InstanceInUseError,
+    InvalidRequestError,
     RaftlogError,
     ThrottledError,
     UnknownGroupError,
     UnknownMemberError,
     counted,
 )
+from raftlog.record.key_hash import partition_of_key
 from raftlog.types import Offset, TopicPartition, check_group_id
 
 T = TypeVar("T")
@@ -106,7 +129,7 @@ class GroupShard:
         if decoded is None:
             self.skipped_records += 1
         elif value is None:
-            replaying.remove(self._groups, decoded)
+            remove(self._groups, decoded)
         else:
             content = decode_value(decoded, value)
             if content is None:
@@ -115,7 +138,7 @@ class GroupShard:
             if isinstance(content, GroupValue | OffsetValue):
                 seen = content.topics_version
                 self._topics_version_min = max(self._topics_version_min, seen)
-            replaying.put(self._groups, self._world, decoded, content)
+            put(self._groups, self._world, decoded, content)
 
     def start(
         self, topics: Mapping[str, TopicInfo], *, version: int, now: float, now_ms: int
@@ -133,7 +156,7 @@ class GroupShard:
             return StateChange(None)
         self._is_started = True
         for name, group in list(self._groups.items()):
-            replaying.complete(group, now=now, now_ms=now_ms)
+            complete(group, now=now, now_ms=now_ms)
             group.forget_gone_topics()
             group.rebalance(now=now, changed=False)
             for member in group.members.values():
@@ -221,7 +244,7 @@ class GroupShard:
         Raises ``InvalidRequestError``, ``InstanceInUseError`` or ``CoordinatorLoadingError``.
         """
         self._check_started()
-        return deltas.complete_heartbeat(self._groups.get(delta.group), delta, self._world.topics)
+        return complete_heartbeat(self._groups.get(delta.group), delta, self._world.topics)
 
     def join_all(
         self, joins: Sequence[Heartbeat], *, now: float, now_ms: int
@@ -692,3 +715,260 @@ class GroupShard:
             self._watched[group.id] = topics
         else:
             del self._watched[group.id]
+
+
+# -- timers ----------------------------------------------------------------------------------------
+#
+# Timer heap for members and groups. A heartbeat does not modify it.
+#
+# An entry is a time at which a check *may* be due. If the check is too early, the shard adds an
+# entry for the new due time. A session that is renewed a thousand times therefore has one entry.
+
+
+class Timers:
+    """Heap of due times. Names are (group, member), or (group, "") for the group itself."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, str]] = []
+        self._order = count()
+
+    @property
+    def next_at(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, at: float, group: str, member: str = "") -> None:
+        heapq.heappush(self._heap, (at, next(self._order), group, member))
+
+    def pop_due(self, now: float) -> tuple[float, str, str] | None:
+        """Remove and return (time, group, member) of the first entry with time <= ``now``."""
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        at, _, group, member = heapq.heappop(self._heap)
+        return at, group, member
+
+
+# -- replaying -------------------------------------------------------------------------------------
+#
+# Replay of group records by a new coordinator. The result depends on each key's last record.
+
+
+INHERITED = "its group.instance.id has a newer member"
+
+
+def put(groups: dict[str, Group], world: World, key: Key, value: Value) -> None:
+    """Apply a record with a value."""
+    group = groups.get(key.group)
+    if group is None:
+        group = groups[key.group] = Group(key.group, world)
+    match value:
+        case GroupValue():
+            group.epoch, group.assignor = value.epoch, value.assignor
+            group.empty_since_ms = value.empty_since_ms
+        case MemberValue():
+            assert isinstance(key, MemberKey)
+            group.members[key.member] = _member(key.member, value)
+        case OffsetValue():
+            assert isinstance(key, OffsetKey)
+            group.offsets.put(TopicPartition(key.topic, key.partition), value)
+        case FormerValue():
+            assert isinstance(key, FormerKey)
+            former = FormerMember(INHERITED, value.sequence, value.timeout_ms, value.instance_id)
+            group.former[key.member] = former
+        case ClassicValue():
+            _classic(group).restore(value)
+        case ClassicMemberValue():
+            assert isinstance(key, ClassicMemberKey)
+            _classic(group).members[key.member] = member_of(key, value)
+
+
+def remove(groups: dict[str, Group], key: Key) -> None:
+    """Apply a tombstone. The tombstone of a group removes its members and offsets too."""
+    group = groups.get(key.group)
+    match key:
+        case GroupKey():
+            groups.pop(key.group, None)
+        case MemberKey() if group is not None:
+            group.members.pop(key.member, None)
+        case OffsetKey() if group is not None:
+            group.offsets.remove(TopicPartition(key.topic, key.partition))
+        case FormerKey() if group is not None:
+            group.former.pop(key.member, None)
+        case ClassicKey() if group is not None:
+            group.classic = None
+        case ClassicMemberKey() if group is not None and group.classic is not None:
+            group.classic.members.pop(key.member, None)
+        case _:
+            pass
+
+
+def complete(group: Group, *, now: float, now_ms: int) -> None:
+    """Derive the remaining state of a replayed group, and restart its sessions and deadlines.
+
+    ``now``: monotonic seconds. ``now_ms``: wall-clock milliseconds.
+    """
+    taken: dict[Part, str] = {}
+    for name, member in sorted(group.members.items()):
+        if member.instance_id is not None:
+            group.instances[member.instance_id] = name
+        until = now + member.rebalance_timeout_ms / 1_000
+        # Two members own a partition only if the log is corrupt. Then the first one keeps it.
+        member.assigned = frozenset(p for p in member.assigned if taken.setdefault(p, name) == name)
+        member.revoking = {
+            part: until for part in member.revoking if taken.setdefault(part, name) == name
+        }
+        # The epochs of the assignments are not stored: no partition was assigned later.
+        parts = *member.assigned, *member.revoking
+        group.owned_since.update(dict.fromkeys(parts, member.epoch))
+        member.renew(now)
+        group.heir.update(dict.fromkeys(member.target, name))
+        group.epoch = max(group.epoch, member.epoch)
+    group.owner = taken
+    for name, former in group.former.items():
+        group.former[name] = former.begun_anew(now)
+    if group.classic is not None:
+        group.classic.complete_replay(now=now)
+    group.note_emptiness(now_ms)
+
+
+def _classic(group: Group) -> ClassicGroup:
+    if group.classic is None:
+        group.classic = ClassicGroup(group.id, group.world.settings, group.world.notes)
+    return group.classic
+
+
+def _member(member_id: str, value: MemberValue) -> Member:
+    return Member(
+        id=member_id,
+        instance_id=value.instance_id,
+        client_id=value.client_id,
+        host=value.host,
+        rack=value.rack,
+        topics=value.topics,
+        assignor=value.assignor,
+        session_timeout_ms=value.session_timeout_ms,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        sequence=value.sequence,
+        epoch=value.epoch,
+        known_epoch=value.known_epoch,
+        is_away=value.is_away,
+        assigned=frozenset(_parts(value.assigned)),
+        revoking=dict.fromkeys(_parts(value.revoking), float("inf")),
+        target=frozenset(_parts(value.target)),
+        interest=value.interest,
+    )
+
+
+def _parts(rows: PartRows) -> list[Part]:
+    return [(topic_id, number) for topic_id, numbers in rows.items() for number in numbers]
+
+
+# -- placement -------------------------------------------------------------------------------------
+#
+# Mapping of groups to partitions of ``__consumer_offsets``, and so to their coordinators.
+
+
+def partition_of_group(group: str, partition_count: int) -> int:
+    """Return the partition of ``types.OFFSETS_TOPIC`` that holds all records of ``group``.
+
+    The mapping depends on ``partition_count``, so this must not change after groups exist.
+    """
+    return partition_of_key(group.encode(), partition_count)
+
+
+# -- deltas ----------------------------------------------------------------------------------------
+#
+# KIP-848 heartbeats: a member omits what has not changed, and numbers nothing.
+#
+# ``complete`` fills in the omitted fields from the state of the member, and a sequence in the order
+# of arrival. A heartbeat that arrives on an older connection than the last one of the member may be
+# delayed: it gets the member's last sequence, so it changes nothing.
+
+
+def complete_heartbeat(group: Group | None, delta: HeartbeatDelta, topics: Topics) -> Heartbeat:
+    """Return the complete heartbeat.
+
+    Raises ``InvalidRequestError`` (a join without a subscription, or too many topics) or
+    ``InstanceInUseError``.
+    """
+    member = None if group is None else group.members.get(delta.member_id)
+    if delta.member_epoch == JOIN_EPOCH:
+        _check_join(group, delta)
+    return Heartbeat(
+        group=delta.group,
+        member_id=delta.member_id,
+        member_epoch=delta.member_epoch,
+        sequence=_sequence(group, member, delta),
+        topics=_topics(member, delta),
+        owned=_owned(member, delta, topics),
+        session_timeout_ms=delta.session_timeout_ms,
+        rebalance_timeout_ms=_rebalance_timeout_ms(member, delta),
+        instance_id=_kept(delta.instance_id, member.instance_id if member else None),
+        client_id=delta.client_id,
+        host=delta.host,
+        rack=_kept(delta.rack, member.rack if member else None) or "",
+        assignor=_kept(delta.assignor, member.assignor if member else None),
+        connection=delta.connection,
+        interest=_interest(member, delta),
+    )
+
+
+def _kept(said: str | None, before: str | None) -> str | None:
+    return before if said is None else said
+
+
+def _check_join(group: Group | None, delta: HeartbeatDelta) -> None:
+    if delta.topics is None:
+        raise InvalidRequestError(
+            f"member {delta.member_id} of group {delta.group!r} joins without a subscription"
+        )
+    holder = None if group is None else group.instances.get(delta.instance_id or "")
+    if group is None or holder is None or holder == delta.member_id:
+        return
+    if not group.members[holder].is_away:
+        raise InstanceInUseError(
+            f"group.instance.id {delta.instance_id!r} of group {delta.group!r} belongs to member "
+            f"{holder}. Stop that consumer, or wait for its session timeout"
+        )
+
+
+def _sequence(group: Group | None, member: Member | None, delta: HeartbeatDelta) -> int:
+    if member is not None:
+        if delta.connection < member.connection:
+            return member.sequence
+        member.connection = delta.connection
+        return member.sequence + 1
+    former = None if group is None else group.former.get(delta.member_id)
+    return 1 if former is None else former.sequence + 1
+
+
+def _topics(member: Member | None, delta: HeartbeatDelta) -> tuple[str, ...]:
+    if delta.topics is not None:
+        return delta.topics
+    return () if member is None else member.topics
+
+
+def _interest(member: Member | None, delta: HeartbeatDelta) -> Interest | None:
+    """Return the interest; it changes with the topics."""
+    if delta.topics is None:
+        return None if member is None else member.interest
+    if member is not None:
+        member.matched = delta.matched
+    return delta.interest
+
+
+def _rebalance_timeout_ms(member: Member | None, delta: HeartbeatDelta) -> int:
+    if delta.rebalance_timeout_ms < 0 and member is not None:
+        return member.rebalance_timeout_ms
+    return delta.rebalance_timeout_ms
+
+
+def _owned(member: Member | None, delta: HeartbeatDelta, topics: Topics) -> tuple[Share, ...]:
+    """Return the owned partitions. Omitted ones release nothing: all that the member may have."""
+    if delta.owned is not None:
+        found = ((topic_id, number) for topic_id, numbers in delta.owned for number in numbers)
+        return topics.shares(found)
+    if member is None:
+        return ()
+    if not member.revoking:
+        return member.steady_answer(topics).result.assignment
+    return topics.shares(member.assigned.union(member.revoking))

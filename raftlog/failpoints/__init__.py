@@ -1,7 +1,7 @@
 """Failpoints: places in a running broker at which a test makes it crash, stall or fail.
 
 Without the environment variable ``RAFTLOG_FAILPOINTS``, a broker has no failpoints. With it, the
-broker wraps its disk (``disk``) and its sends (``raftlog.server.failpoints``).
+broker wraps its disk (``disk``) and its sends (``raftlog.server.main``).
 """
 
 from raftlog.failpoints.disk import FailpointDisk

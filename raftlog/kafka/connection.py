@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec, errors, frame, schema
+from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message, Pieces, finish
 from raftlog.types import Buffer
@@ -97,7 +97,7 @@ class KafkaConnectionState:
         """Create the state of a new connection; arguments as for ``FrameReader``."""
         self._is_authenticated = is_authenticated
         self._takes_tokens = False  # until the client has authenticated
-        self._reader = frame.FrameReader(bytes_max, scratch=scratch, may_trust=may_trust)
+        self._reader = codec.FrameReader(bytes_max, scratch=scratch, may_trust=may_trust)
         self._in_flight_max = requests_in_flight_max
         self._next_number = 0
         self._waiting: deque[list[Buffer] | None] = deque()  # responses; None: not ready
@@ -152,9 +152,9 @@ class KafkaConnectionState:
 
     def _unread(self, error: BadMessageError, head: bytes) -> KafkaBroken:
         """Return the event of a request that is too long to be received."""
-        if len(head) < frame.REQUEST_BYTES_MIN or self._takes_tokens:
+        if len(head) < codec.REQUEST_BYTES_MIN or self._takes_tokens:
             return KafkaBroken(error)
-        key, version, correlation_id = frame.read_head(memoryview(head))
+        key, version, correlation_id = codec.read_head(memoryview(head))
         api = apis.APIS.get(key)
         if api is None or not api.version_min <= version <= api.version_max:
             return KafkaBroken(error)
@@ -185,15 +185,15 @@ class KafkaConnectionState:
         write = codec.writer("response", request.api.key, request.version)
         for _ in write(message, added.append):
             if len(added) >= PIECES_PER_STEP:
-                pieces += frame.joined(added)
+                pieces += codec.joined(added)
                 added.clear()
             yield None
         pieces += added
-        flexible = request.api is not apis.API_VERSIONS and schema.is_flexible(
+        flexible = request.api is not apis.API_VERSIONS and codec.is_flexible(
             request.api.key, request.version
         )
         return self._ready(
-            request, frame.response(request.correlation_id, pieces, flexible=flexible)
+            request, codec.response(request.correlation_id, pieces, flexible=flexible)
         )
 
     def finish(self, request: KafkaRequest) -> list[Buffer]:
@@ -235,9 +235,9 @@ class KafkaConnectionState:
             return self._admitted(apis.SASL_AUTHENTICATE, 0, 0, token, data, TOKEN)
         if self._takes_tokens:
             self._expect_tokens(are_next=False)
-            if len(data) < frame.REQUEST_BYTES_MIN:
+            if len(data) < codec.REQUEST_BYTES_MIN:
                 return KafkaBroken(BadMessageError(f"a request of {len(data)} bytes"))
-        key, version, correlation_id = frame.read_head(data)
+        key, version, correlation_id = codec.read_head(data)
         api = apis.APIS.get(key)
         if api is apis.API_VERSIONS and not api.version_min <= version <= api.version_max:
             empty = codec.structs("request", key).root()
@@ -296,14 +296,14 @@ def _token_frame(answer: Message) -> list[Buffer]:
     """Return the frame of a response to a message of a SASL mechanism."""
     if answer.error_code:
         return []
-    return [len(answer.auth_bytes).to_bytes(frame.LENGTH_BYTES, "big"), answer.auth_bytes]
+    return [len(answer.auth_bytes).to_bytes(codec.LENGTH_BYTES, "big"), answer.auth_bytes]
 
 
 def _read(request: KafkaRequest, data: memoryview) -> Pieces[KafkaRequest]:
     """Decode the rest of a request, in steps."""
     key, version = request.api.key, request.version
     try:
-        client_id, at = frame.read_client_id(data, flexible=schema.is_flexible(key, version))
+        client_id, at = codec.read_client_id(data, flexible=codec.is_flexible(key, version))
         # Bytes behind the message are ignored, as in Kafka: librdkafka 2.16 sends three.
         message, _ = yield from codec.reader("request", key, version)(data, at)
     except READ_ERRORS as error:

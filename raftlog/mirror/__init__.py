@@ -5,7 +5,6 @@
 ``mirror`` repeats sessions. Reasons and limits: docs/adr/0034.
 """
 
-from raftlog.mirror.mirror import Mirror
-from raftlog.mirror.session import Progress
+from raftlog.mirror.mirror import Mirror, Progress
 
 __all__ = ["Mirror", "Progress"]

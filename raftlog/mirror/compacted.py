@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
-from raftlog.replication.following import copied_without, must_restart
+from raftlog.replication.leadership import copied_without, must_restart
 from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 

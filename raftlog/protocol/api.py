@@ -10,26 +10,7 @@ from typing import Final
 
 from raftlog import limits
 from raftlog.errors import UnsupportedApiError, UnsupportedVersionError
-from raftlog.protocol import (
-    access,
-    authentication,
-    cluster,
-    delegation_tokens,
-    events,
-    fetch,
-    groups,
-    handshake,
-    log_levels,
-    membership,
-    metadata,
-    operator_auth,
-    peer,
-    produce,
-    recovery,
-    replication,
-    topics,
-    users,
-)
+from raftlog.protocol import cluster, peer, records, security
 from raftlog.protocol.schema import Message, NoResponse
 
 
@@ -57,61 +38,61 @@ class Api:
 
 
 API_VERSIONS: Final = Api(
-    0, "api_versions", handshake.ApiVersionsRequest, handshake.ApiVersionsResponse, idempotent=True
+    0, "api_versions", security.ApiVersionsRequest, security.ApiVersionsResponse, idempotent=True
 )
 METADATA: Final = Api(
-    1, "metadata", metadata.MetadataRequest, metadata.MetadataResponse, idempotent=True
+    1, "metadata", records.MetadataRequest, records.MetadataResponse, idempotent=True
 )
 PRODUCE: Final = Api(
     2,
     "produce",
-    produce.ProduceRequest,
-    produce.ProduceResponse,
+    records.ProduceRequest,
+    records.ProduceResponse,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 FETCH: Final = Api(
     3,
     "fetch",
-    fetch.FetchRequest,
-    fetch.FetchResponse,
+    records.FetchRequest,
+    records.FetchResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 LIST_OFFSETS: Final = Api(
     4,
     "list_offsets",
-    fetch.ListOffsetsRequest,
-    fetch.ListOffsetsResponse,
+    records.ListOffsetsRequest,
+    records.ListOffsetsResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 INIT_PRODUCER_ID: Final = Api(
     5,
     "init_producer_id",
-    produce.InitProducerIdRequest,
-    produce.InitProducerIdResponse,
+    records.InitProducerIdRequest,
+    records.InitProducerIdResponse,
     idempotent=True,
 )
-CREATE_TOPICS: Final = Api(6, "create_topics", topics.CreateTopicsRequest, topics.TopicsResponse)
-DELETE_TOPICS: Final = Api(7, "delete_topics", topics.DeleteTopicsRequest, topics.TopicsResponse)
+CREATE_TOPICS: Final = Api(6, "create_topics", records.CreateTopicsRequest, records.TopicsResponse)
+DELETE_TOPICS: Final = Api(7, "delete_topics", records.DeleteTopicsRequest, records.TopicsResponse)
 DESCRIBE_TOPICS: Final = Api(
     8,
     "describe_topics",
-    topics.DescribeTopicsRequest,
-    topics.DescribeTopicsResponse,
+    records.DescribeTopicsRequest,
+    records.DescribeTopicsResponse,
     idempotent=True,
 )
 ALTER_TOPICS: Final = Api(
-    9, "alter_topics", topics.AlterTopicsRequest, topics.TopicsResponse, idempotent=True
+    9, "alter_topics", records.AlterTopicsRequest, records.TopicsResponse, idempotent=True
 )
 ADD_PARTITIONS: Final = Api(
-    10, "add_partitions", topics.AddPartitionsRequest, topics.TopicsResponse
+    10, "add_partitions", records.AddPartitionsRequest, records.TopicsResponse
 )
 DELETE_RECORDS: Final = Api(
     11,
     "delete_records",
-    topics.DeleteRecordsRequest,
-    topics.DeleteRecordsResponse,
+    records.DeleteRecordsRequest,
+    records.DeleteRecordsResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
@@ -140,15 +121,15 @@ PEER_PING: Final = Api(
 REPLICA_FETCH: Final = Api(
     16,
     "replica_fetch",
-    replication.ReplicaFetchRequest,
-    replication.ReplicaFetchResponse,
+    peer.ReplicaFetchRequest,
+    peer.ReplicaFetchResponse,
     peer_only=True,
     header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
 )
 REPLICA_PROGRESS: Final = Api(
     17,
     "replica_progress",
-    replication.ReplicaProgressRequest,
+    peer.ReplicaProgressRequest,
     NoResponse,
     idempotent=True,
     peer_only=True,
@@ -158,7 +139,7 @@ REPLICA_PROGRESS: Final = Api(
 PARTITION_STATES: Final = Api(
     18,
     "partition_states",
-    replication.PartitionStatesRequest,
+    peer.PartitionStatesRequest,
     NoResponse,
     idempotent=True,
     peer_only=True,
@@ -185,50 +166,50 @@ RECOVER_CLUSTER: Final = Api(
 FIND_COORDINATORS: Final = Api(
     22,
     "find_coordinators",
-    groups.FindCoordinatorsRequest,
-    groups.FindCoordinatorsResponse,
+    records.FindCoordinatorsRequest,
+    records.FindCoordinatorsResponse,
     idempotent=True,
 )
 GROUP_HEARTBEAT: Final = Api(
     23,
     "group_heartbeat",
-    groups.GroupHeartbeatRequest,
-    groups.GroupHeartbeatResponse,
+    records.GroupHeartbeatRequest,
+    records.GroupHeartbeatResponse,
     idempotent=True,
 )
 OFFSET_COMMIT: Final = Api(
     24,
     "offset_commit",
-    groups.OffsetCommitRequest,
-    groups.OffsetCommitResponse,
+    records.OffsetCommitRequest,
+    records.OffsetCommitResponse,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 OFFSET_FETCH: Final = Api(
     25,
     "offset_fetch",
-    groups.OffsetFetchRequest,
-    groups.OffsetFetchResponse,
+    records.OffsetFetchRequest,
+    records.OffsetFetchResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 LIST_GROUPS: Final = Api(
-    26, "list_groups", groups.ListGroupsRequest, groups.ListGroupsResponse, idempotent=True
+    26, "list_groups", records.ListGroupsRequest, records.ListGroupsResponse, idempotent=True
 )
 DESCRIBE_GROUPS: Final = Api(
     27,
     "describe_groups",
-    groups.DescribeGroupsRequest,
-    groups.DescribeGroupsResponse,
+    records.DescribeGroupsRequest,
+    records.DescribeGroupsResponse,
     idempotent=True,
 )
 DELETE_GROUPS: Final = Api(
-    28, "delete_groups", groups.DeleteGroupsRequest, groups.DeleteGroupsResponse
+    28, "delete_groups", records.DeleteGroupsRequest, records.DeleteGroupsResponse
 )
 DELETE_OFFSETS: Final = Api(
     29,
     "delete_offsets",
-    groups.DeleteOffsetsRequest,
-    groups.DeleteOffsetsResponse,
+    records.DeleteOffsetsRequest,
+    records.DeleteOffsetsResponse,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
@@ -236,39 +217,39 @@ DELETE_OFFSETS: Final = Api(
 DESCRIBE_PRODUCERS: Final = Api(
     30,
     "describe_producers",
-    produce.DescribeProducersRequest,
-    produce.DescribeProducersResponse,
+    records.DescribeProducersRequest,
+    records.DescribeProducersResponse,
     idempotent=True,
     header_bytes_max=limits.PRODUCERS_HEADER_BYTES_MAX,
 )
 
 # -- between brokers, when an operator recovers the cluster ----------------------------------------
 SURVEY: Final = Api(
-    31, "survey", recovery.SurveyRequest, recovery.SurveyResponse, idempotent=True, peer_only=True
+    31, "survey", cluster.SurveyRequest, cluster.SurveyResponse, idempotent=True, peer_only=True
 )
-REVIVE: Final = Api(32, "revive", recovery.ReviveRequest, recovery.ReviveResponse, peer_only=True)
+REVIVE: Final = Api(32, "revive", cluster.ReviveRequest, cluster.ReviveResponse, peer_only=True)
 
 # -- authentication of operators -------------------------------------------------------------------
 OPERATOR_HELLO: Final = Api(
     33,
     "operator_hello",
-    operator_auth.OperatorHelloRequest,
-    operator_auth.OperatorHelloResponse,
+    security.OperatorHelloRequest,
+    security.OperatorHelloResponse,
     idempotent=True,
 )
 OPERATOR_PROVE: Final = Api(
     34,
     "operator_prove",
-    operator_auth.OperatorProveRequest,
-    operator_auth.OperatorProveResponse,
+    security.OperatorProveRequest,
+    security.OperatorProveResponse,
 )
 
 # -- between brokers, before an election -----------------------------------------------------------
 DESCRIBE_COPIES: Final = Api(
     35,
     "describe_copies",
-    replication.DescribeCopiesRequest,
-    replication.DescribeCopiesResponse,
+    peer.DescribeCopiesRequest,
+    peer.DescribeCopiesResponse,
     idempotent=True,
     peer_only=True,
 )
@@ -282,8 +263,8 @@ VERIFY_COPY: Final = Api(
 DESCRIBE_EVENTS: Final = Api(
     37,
     "describe_events",
-    events.DescribeEventsRequest,
-    events.DescribeEventsResponse,
+    cluster.DescribeEventsRequest,
+    cluster.DescribeEventsResponse,
     idempotent=True,
 )
 
@@ -300,45 +281,49 @@ REASSIGN: Final = Api(
 SASL_AUTHENTICATE: Final = Api(
     39,
     "sasl_authenticate",
-    authentication.SaslAuthenticateRequest,
-    authentication.SaslAuthenticateResponse,
+    security.SaslAuthenticateRequest,
+    security.SaslAuthenticateResponse,
 )
 DESCRIBE_USERS: Final = Api(
     40,
     "describe_users",
-    users.DescribeUsersRequest,
-    users.DescribeUsersResponse,
+    security.DescribeUsersRequest,
+    security.DescribeUsersResponse,
     idempotent=True,
 )
-ALTER_USERS: Final = Api(41, "alter_users", users.AlterUsersRequest, users.AlterUsersResponse)
+ALTER_USERS: Final = Api(41, "alter_users", security.AlterUsersRequest, security.AlterUsersResponse)
 # -- access rules and quotas -----------------------------------------------------------------------
 CREATE_ACLS: Final = Api(
     42,
     "create_acls",
-    access.CreateAclsRequest,
-    access.CreateAclsResponse,
+    security.CreateAclsRequest,
+    security.CreateAclsResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 DESCRIBE_ACLS: Final = Api(
-    43, "describe_acls", access.DescribeAclsRequest, access.DescribeAclsResponse, idempotent=True
+    43,
+    "describe_acls",
+    security.DescribeAclsRequest,
+    security.DescribeAclsResponse,
+    idempotent=True,
 )
-DELETE_ACLS: Final = Api(44, "delete_acls", access.DeleteAclsRequest, access.DeleteAclsResponse)
+DELETE_ACLS: Final = Api(44, "delete_acls", security.DeleteAclsRequest, security.DeleteAclsResponse)
 CHECK_ACL: Final = Api(
-    45, "check_acl", access.CheckAclRequest, access.CheckAclResponse, idempotent=True
+    45, "check_acl", security.CheckAclRequest, security.CheckAclResponse, idempotent=True
 )
 DESCRIBE_QUOTAS: Final = Api(
     46,
     "describe_quotas",
-    access.DescribeQuotasRequest,
-    access.DescribeQuotasResponse,
+    security.DescribeQuotasRequest,
+    security.DescribeQuotasResponse,
     idempotent=True,
 )
 ALTER_QUOTAS: Final = Api(
     47,
     "alter_quotas",
-    access.AlterQuotasRequest,
-    access.AlterQuotasResponse,
+    security.AlterQuotasRequest,
+    security.AlterQuotasResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
@@ -347,31 +332,31 @@ ALTER_QUOTAS: Final = Api(
 CLUSTER_STATE: Final = Api(
     48,
     "cluster_state",
-    membership.ClusterStateRequest,
-    membership.ClusterStateResponse,
+    cluster.ClusterStateRequest,
+    cluster.ClusterStateResponse,
     idempotent=True,
     peer_only=True,
 )
 PROPOSE: Final = Api(
     49,
     "propose",
-    membership.ProposeRequest,
-    membership.ProposeResponse,
+    cluster.ProposeRequest,
+    cluster.ProposeResponse,
     peer_only=True,
     header_bytes_max=limits.FRAME_HEADER_BYTES_MAX,
 )
 RESERVE_BROKER_ID: Final = Api(
     50,
     "reserve_broker_id",
-    membership.ReserveBrokerIdRequest,
-    membership.ReserveBrokerIdResponse,
+    cluster.ReserveBrokerIdRequest,
+    cluster.ReserveBrokerIdResponse,
     idempotent=True,
 )
 DECOMMISSION: Final = Api(
     51,
     "decommission",
-    membership.DecommissionRequest,
-    membership.DecommissionResponse,
+    cluster.DecommissionRequest,
+    cluster.DecommissionResponse,
     idempotent=True,
 )
 
@@ -379,15 +364,15 @@ DECOMMISSION: Final = Api(
 DESCRIBE_LOG_LEVELS: Final = Api(
     52,
     "describe_log_levels",
-    log_levels.DescribeLogLevelsRequest,
-    log_levels.DescribeLogLevelsResponse,
+    cluster.DescribeLogLevelsRequest,
+    cluster.DescribeLogLevelsResponse,
     idempotent=True,
 )
 ALTER_LOG_LEVELS: Final = Api(
     53,
     "alter_log_levels",
-    log_levels.AlterLogLevelsRequest,
-    log_levels.AlterLogLevelsResponse,
+    cluster.AlterLogLevelsRequest,
+    cluster.AlterLogLevelsResponse,
     idempotent=True,
 )
 
@@ -402,8 +387,8 @@ THROTTLE_MOVES: Final = Api(
 CANCEL_DECOMMISSION: Final = Api(
     55,
     "cancel_decommission",
-    membership.CancelDecommissionRequest,
-    membership.CancelDecommissionResponse,
+    cluster.CancelDecommissionRequest,
+    cluster.CancelDecommissionResponse,
     idempotent=True,
 )
 
@@ -420,36 +405,36 @@ UPGRADE_FEATURES: Final = Api(
 CREATE_TOKEN: Final = Api(
     57,
     "create_token",
-    delegation_tokens.CreateTokenRequest,
-    delegation_tokens.CreateTokenResponse,
+    security.CreateTokenRequest,
+    security.CreateTokenResponse,
 )
 DESCRIBE_TOKENS: Final = Api(
     58,
     "describe_tokens",
-    delegation_tokens.DescribeTokensRequest,
-    delegation_tokens.DescribeTokensResponse,
+    security.DescribeTokensRequest,
+    security.DescribeTokensResponse,
     idempotent=True,
 )
 RENEW_TOKEN: Final = Api(
     59,
     "renew_token",
-    delegation_tokens.RenewTokenRequest,
-    delegation_tokens.TokenExpiryResponse,
+    security.RenewTokenRequest,
+    security.TokenExpiryResponse,
     idempotent=True,
 )
 EXPIRE_TOKEN: Final = Api(
     60,
     "expire_token",
-    delegation_tokens.ExpireTokenRequest,
-    delegation_tokens.TokenExpiryResponse,
+    security.ExpireTokenRequest,
+    security.TokenExpiryResponse,
 )
 
 # -- producers of a partition ----------------------------------------------------------------------
 LIST_PRODUCERS: Final = Api(
     61,
     "list_producers",
-    produce.ListProducersRequest,
-    produce.ListProducersResponse,
+    records.ListProducersRequest,
+    records.ListProducersResponse,
     idempotent=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )

@@ -9,10 +9,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from raftlog import limits
+from raftlog.protocol.peer import PARTITION_STATE_BYTES_MAX
 from raftlog.protocol.schema import (
     BrokerEpoch,
     ClusterId,
     Counter,
+    DirectoryId,
     Failure,
     Host,
     Message,
@@ -397,3 +399,266 @@ class VerifyCopyResponse(Message):
     reached: Counter
     chain: Annotated[int, Meta(ge=0)] | None = None  # 64 bits, the maximum in msgpack
     damage: Note = ""
+
+
+# -- recovery --------------------------------------------------------------------------------------
+#
+# ``survey`` and ``revive``: requests to find the remaining data and to recover from it.
+#
+# Brokers send them to each other when an operator requests ``recover_cluster``.
+
+
+GROUP_ID_CHARS_MAX = 300
+_GroupId = Annotated[str, Meta(min_length=1, max_length=GROUP_ID_CHARS_MAX)]
+_State = Annotated[bytes, Meta(max_length=PARTITION_STATE_BYTES_MAX)]
+
+
+class SurveyRequest(Message):
+    """Request reports. ``groups``: names of the Raft groups of partitions and of the cluster."""
+
+    groups: Annotated[list[_GroupId], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)]
+
+
+class Seat(Message):
+    """Voter of a group: the broker and its data directory."""
+
+    broker: NodeId
+    directory_id: DirectoryId
+
+
+class GroupReport(Message):
+    """Data that a broker stores of one group; see ``raftlog.replication.election``.
+
+    ``generation``: Raft group generation; None if its journal does not contain the group.
+    ``leader``: the group's leader, if it has contact with that one.
+    ``state``: encoded partition state, or None. ``end``: end offset of its copy, or -1.
+    ``damage``: reason why the copy cannot lead. ``is_offline``: its disk may return, with records
+    that are not reported. ``is_unsure``: the copy may lack acknowledged
+    records at its end.
+    """
+
+    group: _GroupId
+    generation: Counter | None = None
+    term: Counter = 0
+    index: Counter = 0
+    voters: Annotated[list[Seat], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)] = []
+    leader: NodeId | None = None
+    state: _State | None = None
+    end: WireOffset = -1
+    last_epoch: WireEpoch = -1
+    high_watermark: WireOffset = -1
+    damage: Note = ""
+    is_unsure: bool = False
+    is_offline: bool = False
+
+
+class SurveyResponse(Message):
+    """One report per requested group, in any order."""
+
+    reports: Annotated[list[GroupReport], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)]
+
+
+class ReviveRequest(Message):
+    """Recover a partition that the receiving broker stores.
+
+    With ``base``, an encoded state, the broker starts a Raft group generation above ``generation``
+    with itself as the only voter. Without it, the broker proposes ``command`` to the group.
+    """
+
+    group: _GroupId
+    generation: Counter
+    base: _State | None = None
+    command: _State | None = None
+
+
+class ReviveResponse(Message):
+    """Success: the generation was started, or the command was committed."""
+
+
+# -- membership ------------------------------------------------------------------------------------
+#
+# Requests of brokers that join and leave a cluster, and of brokers without a vote in its group.
+#
+# ``cluster_state`` and ``propose`` are for brokers without a vote. ``reserve_broker_id``,
+# ``decommission`` and ``cancel_decommission`` are requests of operators.
+
+
+_Command = Annotated[bytes, Meta(min_length=1, max_length=limits.CLUSTER_CHANGES_KEPT_BYTES_MAX)]
+
+
+class ClusterStateRequest(Message):
+    """Request changes of the cluster state after ``version``, and wait for them.
+
+    ``leader``: known Raft leader of the cluster group; the broker also responds if that changes.
+    """
+
+    version: Counter
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.CLUSTER_STATE_WAIT_MS_MAX)]
+    leader: NodeId | None = None
+
+
+class ClusterStateResponse(Message):
+    """The commands that lead from the requested version to ``version``, in their order.
+
+    If they are not kept any longer, the attachment is an encoded state of that version.
+    ``has_vote``: whether the responding broker has a vote in the cluster group. ``leader`` and
+    ``voters``: of the group, as it knows them.
+    """
+
+    cluster_id: ClusterId
+    version: Counter
+    has_vote: bool
+    leader: NodeId | None = None
+    voters: Annotated[list[Seat], Meta(max_length=limits.BROKERS_PER_CLUSTER_MAX)] = []
+    commands: Annotated[list[_Command], Meta(max_length=limits.CLUSTER_CHANGES_KEPT_MAX)] = []
+
+
+class ProposeRequest(Message):
+    """Propose a command of the cluster group for a broker without a vote."""
+
+    command: _Command
+
+
+class ProposeResponse(Message):
+    """The command was decided. ``failure``: the reason why it was rejected.
+
+    ``version``: of a cluster state that contains its effect.
+    """
+
+    version: Counter
+    failure: Failure | None = None
+
+
+class ReserveBrokerIdRequest(Message):
+    """Reserve an ID for a broker that joins the cluster."""
+
+
+class ReserveBrokerIdResponse(Message):
+    """``id``: no broker had it before, and it is not assigned again."""
+
+    id: NodeId
+    cluster_id: ClusterId
+
+
+class DecommissionRequest(Message):
+    """Remove a broker from the cluster, after its replicas and votes have moved to others.
+
+    The request can be repeated; it then returns the progress.
+    """
+
+    broker: NodeId
+
+
+class DecommissionResponse(Message):
+    """Progress of a decommission.
+
+    ``removed``: it is complete. ``partitions``: number of those that the broker still stores or
+    votes for. ``has_vote``: whether it has a vote in the cluster group. ``waits_for``: why no
+    progress is possible now; empty otherwise.
+    """
+
+    removed: bool
+    partitions: Counter = 0
+    has_vote: bool = False
+    waits_for: Annotated[str, Meta(max_length=limits.ERROR_MESSAGE_CHARS_MAX)] = ""
+
+
+class CancelDecommissionRequest(Message):
+    """Keep a broker that is being decommissioned, and cancel the moves away from it.
+
+    A separate request: a broker of an earlier release would read a flag of ``decommission`` as
+    the request to remove the broker.
+    """
+
+    broker: NodeId
+
+
+class CancelDecommissionResponse(Message):
+    """The broker stays. ``moving``: number of partitions that get their former replicas back."""
+
+    moving: Counter = 0
+
+
+# -- events ----------------------------------------------------------------------------------------
+#
+# ``describe_events``: the event history of the responding broker.
+
+
+_Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class DescribeEventsRequest(Message):
+    """Request the events that the broker applied at ``since_ms`` or later (ms since 1970)."""
+
+    since_ms: _Time = 0
+
+
+class EventStatus(Message):
+    """One event. ``at_ms``: wall-clock time at which the responding broker applied it.
+
+    ``topic`` is empty, and ``partition`` None, for an event of a broker. ``broker``: the new
+    leader, or the broker of a broker event. Events of several brokers with the same kind, object
+    and version are the same event.
+    """
+
+    at_ms: _Time
+    kind: Annotated[str, Meta(max_length=64)]
+    text: Note
+    version: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    topic: Annotated[str, Meta(max_length=limits.TOPIC_NAME_CHARS_MAX)] = ""
+    topic_id: Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)] = ""
+    partition: PartitionIndex | None = None
+    broker: NodeId | None = None
+    leader_epoch: WireEpoch = -1
+
+
+class DescribeEventsResponse(Message):
+    """Events, oldest first."""
+
+    events: Annotated[list[EventStatus], Meta(max_length=limits.EVENTS_KEPT_MAX)]
+
+
+# -- log levels ------------------------------------------------------------------------------------
+#
+# ``describe_log_levels`` and ``alter_log_levels``: what the responding broker logs.
+
+
+_Name = Annotated[str, Meta(max_length=limits.LOGGER_NAME_CHARS_MAX)]
+_Level = Annotated[str, Meta(max_length=limits.LOGGER_NAME_CHARS_MAX)]
+
+
+class DescribeLogLevelsRequest(Message):
+    """Request the level of every logger of the responding broker."""
+
+
+class LogLevel(Message):
+    """One logger. ``level``: the least level that it logs. ``is_own``: the level was set for this
+    logger; otherwise, it has that of the next logger above it.
+    """
+
+    logger: _Name
+    level: _Level
+    is_own: bool = False
+
+
+class DescribeLogLevelsResponse(Message):
+    levels: Annotated[list[LogLevel], Meta(max_length=limits.LOGGERS_MAX)]
+
+
+class LogLevelChange(Message):
+    """``level``: debug, info, warning or error; None for that of the next logger above, and for the
+    root logger, ``logging.level`` of the broker.
+    """
+
+    logger: _Name
+    level: _Level | None
+
+
+class AlterLogLevelsRequest(Message):
+    """Change levels until the broker stops: all of them, or none."""
+
+    changes: Annotated[list[LogLevelChange], Meta(max_length=limits.LOGGERS_MAX)]
+
+
+class AlterLogLevelsResponse(Message):
+    pass

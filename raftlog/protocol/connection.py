@@ -18,6 +18,7 @@ the receive buffers are reused.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
@@ -34,20 +35,9 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol import schema
 from raftlog.protocol.api import Api
-from raftlog.protocol.frame import (
-    FAREWELL_CORRELATION_ID,
-    STATUS_FAILURE,
-    STATUS_OK,
-    Frame,
-    encode_failure,
-    encode_request,
-    encode_response,
-    farewell,
-)
-from raftlog.protocol.frame_reader import FrameReader
-from raftlog.protocol.handshake import ApiVersionRange
-from raftlog.protocol.produce import ProduceRequest
+from raftlog.protocol.records import ProduceRequest
 from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.security import ApiVersionRange
 from raftlog.types import Buffer
 
 # -- state -----------------------------------------------------------------------------------------
@@ -478,3 +468,476 @@ class ClientConnectionState(_Connection):
     def _break(self, error: RaftlogError) -> Broken:
         self._move(_Change.BROKE)
         return Broken(error, b"")
+
+
+# -- frame -----------------------------------------------------------------------------------------
+#
+# Frames: the layout, the encoder, and error messages for invalid frames.
+#
+# ``frame_reader`` decodes frames from a stream. This module does not interpret messages.
+
+
+# Layout for both directions, little-endian. `length` counts the bytes after itself.
+#
+#   0        4       6               8         10      12               16              20
+#   | length | magic | api or status | version | flags | correlation_id | header_length |
+#   | u32    | u16   | u16           | u16     | u16   | u32            | u32           |
+#   | header .......... | attachment .......... |
+#
+#   magic           "RL" on the wire: invalid input is detected after six bytes
+#   api, status     in a request the API number; in a response 0 if the header is the API's
+#                   response message, 1 if it is a Failure
+#   version         of the API; a response repeats the version of its request
+#   flags           reserved; must be 0
+#   correlation_id  set by the client, repeated in the response; 0xFFFFFFFF is the broker's
+#                   farewell, a Failure of the whole connection
+#   header          msgpack, see raftlog.protocol.schema
+#   attachment      concatenated record batches, in produce requests and fetch responses
+FRAME: Final = struct.Struct("<IHHHHII")
+assert FRAME.size == 20, "FRAME differs from the documented layout"
+
+MAGIC_BYTES: Final = b"RL"
+MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
+STATUS_OK: Final = 0
+STATUS_FAILURE: Final = 1
+FAREWELL_CORRELATION_ID: Final = 0xFFFF_FFFF
+
+FIXED_BYTES: Final = FRAME.size
+LENGTH_BYTES: Final = 4  # size of the length field, which does not count itself
+LENGTH_MIN: Final = FIXED_BYTES - LENGTH_BYTES  # `length` of an empty frame
+_MAGIC_END: Final = LENGTH_BYTES + len(MAGIC_BYTES)
+
+
+class Frame(NamedTuple):
+    """One complete frame. ``header`` and ``attachment`` are views.
+
+    With ``owns_memory``, the views stay valid. Without it, they refer to the shared scratch buffer
+    and are valid until the next ``get_buffer()`` of any reader that shares it. Call ``keep()`` to
+    use the frame longer.
+    """
+
+    api_or_status: int
+    version: int
+    correlation_id: int
+    header: memoryview
+    attachment: memoryview
+    owns_memory: bool = False
+
+    def keep(self) -> Frame:
+        """Return this frame with its own copy of the memory."""
+        if self.owns_memory:
+            return self
+        return self._replace(
+            header=memoryview(bytes(self.header)),
+            attachment=memoryview(bytes(self.attachment)),
+            owns_memory=True,
+        )
+
+
+# -- encoding --------------------------------------------------------------------------------------
+
+
+def encode_request(
+    api: int,
+    *,
+    version: int,
+    correlation_id: int,
+    message: Message,
+    attachment: Sequence[Buffer] = (),
+) -> list[Buffer]:
+    """Return the buffers of a request, to be written in order. Does not copy the attachment.
+
+    Raises ``InvalidRequestError`` if the request exceeds the frame limits.
+    """
+    return _encode(api, version, correlation_id, message, attachment)
+
+
+def encode_response(
+    *,
+    version: int,
+    correlation_id: int,
+    message: Message,
+    attachment: Sequence[Buffer] = (),
+) -> list[Buffer]:
+    """Return the buffers of a successful response. Does not copy the attachment.
+
+    Raises ``InvalidRequestError`` if the response exceeds the frame limits.
+    """
+    return _encode(STATUS_OK, version, correlation_id, message, attachment)
+
+
+def encode_failure(*, version: int, correlation_id: int, error: RaftlogError) -> list[Buffer]:
+    """Return the buffers of a failure response."""
+    return _encode(STATUS_FAILURE, version, correlation_id, Failure.of(error), ())
+
+
+def _encode(
+    api_or_status: int,
+    version: int,
+    correlation_id: int,
+    message: Message,
+    attachment: Sequence[Buffer],
+) -> list[Buffer]:
+    header = schema.encode(message)
+    length = LENGTH_MIN + len(header)
+    for part in attachment:
+        length += part.nbytes if isinstance(part, memoryview) else len(part)
+    if len(header) > limits.FRAME_HEADER_BYTES_MAX or length > limits.FRAME_BYTES_MAX:
+        raise InvalidRequestError(
+            f"{type(message).__name__} has {length} bytes, {len(header)} of them in its header. "
+            f"This exceeds FRAME_BYTES_MAX ({limits.FRAME_BYTES_MAX}) or FRAME_HEADER_BYTES_MAX "
+            f"({limits.FRAME_HEADER_BYTES_MAX}). Request fewer topics or partitions at once"
+        )
+    fixed = FRAME.pack(length, MAGIC, api_or_status, version, 0, correlation_id, len(header))
+    return [fixed + header, *attachment]
+
+
+# -- invalid frames --------------------------------------------------------------------------------
+
+_HTTP_METHODS: Final = tuple(
+    method.encode("ascii")
+    for method in ("GET ", "POST", "HEAD", "PUT ", "OPTI", "DELE", "PATC", "CONN", "TRAC", "PRI ")
+)
+_NO_HTTP: Final = (
+    "this port uses the raftlog protocol, not HTTP. Connect with a raftlog client, for example "
+    "`raftlog topic list`"
+)
+_NO_TLS: Final = (
+    "this broker does not use TLS on this port. Set security_protocol='PLAINTEXT' on the client, "
+    "or tls.certificate.file on the broker"
+)
+_TLS: Final = (
+    "a TLS server is at this address. If it is a raftlog broker, set security_protocol='SSL' and "
+    "ssl_cafile"
+)
+_STRANGERS: Final[tuple[tuple[tuple[bytes, ...], str], ...]] = (
+    (_HTTP_METHODS, _NO_HTTP),
+    ((b"HTTP",), "an HTTP server is at this address, not a raftlog broker. Check host and port"),
+    ((b"\x16\x03",), _NO_TLS),
+    ((b"\x15\x03",), _TLS),
+)
+
+
+def flaw(start: bytes, *, bytes_max: int) -> str | None:
+    """Return why the ``start`` of a frame is invalid, or None if it is valid so far.
+
+    ``bytes_max``: longest permitted frame, in bytes.
+    """
+    if len(start) < LENGTH_BYTES:
+        return None
+    magic = start[LENGTH_BYTES:_MAGIC_END]
+    # An HTTP method read as a length exceeds every limit, so four bytes are sufficient.
+    if magic != MAGIC_BYTES[: len(magic)] or start.startswith(_HTTP_METHODS):
+        for prefixes, sentence in _STRANGERS:
+            if start.startswith(prefixes):
+                return sentence
+        return (
+            f"the bytes are not a raftlog frame: they start with {start.hex(' ')}. Connect with a "
+            "raftlog client"
+        )
+    if len(start) < _MAGIC_END:
+        return None
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if length > bytes_max:
+        return (
+            f"frame of {length} bytes exceeds the limit of {bytes_max} (FRAME_BYTES_MAX, or the "
+            "broker's socket.request.max.bytes; FIRST_FRAME_BYTES_MAX for the first request of a "
+            "connection, which must be api_versions). Send smaller batches"
+        )
+    if length < LENGTH_MIN:
+        return f"frame of {length} bytes is shorter than the minimum of {LENGTH_MIN}"
+    return _flaw_behind_length(start, length) if len(start) >= FIXED_BYTES else None
+
+
+def _flaw_behind_length(start: bytes, length: int) -> str | None:
+    _, _, _, _, flags, _, header_length = FRAME.unpack_from(start)
+    if flags:
+        return f"frame has the reserved flags {flags:#06x}. Upgrade the older side"
+    if header_length > limits.FRAME_HEADER_BYTES_MAX:
+        return (
+            f"frame header of {header_length} bytes exceeds the limit of "
+            f"{limits.FRAME_HEADER_BYTES_MAX} (FRAME_HEADER_BYTES_MAX)"
+        )
+    if header_length > length - LENGTH_MIN:
+        return (
+            f"frame header of {header_length} bytes does not fit into the "
+            f"{length - LENGTH_MIN} bytes after the fixed part"
+        )
+    return None
+
+
+_HTTP_BODY: Final = f"{_NO_HTTP}\n".encode("ascii")
+_HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"Content-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\n"
+    b"Connection: close\r\n"
+    b"\r\n"
+    b"%s"
+) % (len(_HTTP_BODY), _HTTP_BODY)
+
+
+def farewell(error: RaftlogError, first_bytes: bytes = b"") -> bytes:
+    """Return the final output of a broker before it closes an unusable connection.
+
+    If ``first_bytes`` are an HTTP request, it is an HTTP response, so that a browser or curl shows
+    the reason.
+    """
+    if first_bytes.startswith(_HTTP_METHODS):
+        return _HTTP_ANSWER
+    return b"".join(encode_failure(version=0, correlation_id=FAREWELL_CORRELATION_ID, error=error))
+
+
+# -- frame reader ----------------------------------------------------------------------------------
+#
+# ``FrameReader``: bytes in, complete frames out. It uses no sockets and does not know the APIs.
+#
+# Its owner is an ``asyncio.BufferedProtocol``, or an object with the same methods: the kernel
+# writes into ``get_buffer()``, and ``received(n)`` returns the frames that n bytes complete.
+
+
+_unpack_from: Final = FRAME.unpack_from
+
+
+class FrameReader:
+    """Frame reader of one direction of a connection. It holds no memory between frames.
+
+    It parses frames in ``scratch``, which all readers of a thread can share: ``received`` copies
+    the bytes of an incomplete frame before it returns. An incomplete frame that is larger than
+    ``limits.FRAME_SMALL_BYTES_MAX`` gets a separate buffer. ``get_buffer`` then returns the free
+    part of that buffer, so that the kernel writes directly into the frame. The buffer grows with
+    the number of received bytes, not with the length in the frame.
+
+    ``bytes_max``: longest frame, in bytes. ``first_bytes_max``: the same for the first frame;
+    default ``bytes_max``. ``trusted_bytes``: bytes to allocate for a frame before its data arrives,
+    for trusted peers; default 0. ``may_trust``: returns whether to allocate as much as the largest
+    earlier frame of the peer, up to ``limits.FRAME_TRUSTED_BYTES_MAX``, because growing a buffer
+    is more expensive than filling it. ``scratch``: receive buffer; None creates one.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_bytes_max_later",
+        "_earned_bytes",
+        "_filled",
+        "_held",
+        "_held_position",
+        "_large",
+        "_large_total",
+        "_may_trust",
+        "_scratch",
+        "_small_max",
+        "_trusted_bytes",
+        "_waiting",
+        "error",
+        "first_bytes",
+    )
+
+    def __init__(
+        self,
+        bytes_max: int = limits.FRAME_BYTES_MAX,
+        *,
+        first_bytes_max: int | None = None,
+        trusted_bytes: int = 0,
+        may_trust: Callable[[], bool] = lambda: False,
+        scratch: memoryview | None = None,
+    ) -> None:
+        if scratch is None:
+            scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
+        assert len(scratch) > FIXED_BYTES and not scratch.readonly
+        assert bytes_max <= limits.FRAME_BYTES_MAX
+        self._bytes_max = bytes_max if first_bytes_max is None else min(first_bytes_max, bytes_max)
+        self._bytes_max_later = bytes_max  # limit after the first complete frame
+        self._trusted_bytes = trusted_bytes
+        self._may_trust = may_trust
+        self._earned_bytes = 0  # largest large frame received so far, within the limit
+        self._scratch = scratch
+        # Invariant: the held part of an incomplete frame is shorter than the scratch buffer.
+        self._small_max = min(limits.FRAME_SMALL_BYTES_MAX, len(scratch))
+        self._held = b""
+        self._held_position = 0  # not 0 only while waiting
+        self._waiting = False
+        self._large: bytearray | None = None
+        self._large_total = 0  # bytes; final size of the frame in _large
+        self._filled = 0  # bytes of _large that have arrived
+        self.error: FrameError | None = None  # after it is set, the reader returns no frames
+        self.first_bytes = b""  # start of the invalid input
+
+    def permit(self, bytes_max: int) -> None:
+        """Accept frames of up to ``bytes_max`` bytes from now on."""
+        self._bytes_max = self._bytes_max_later = bytes_max
+
+    @property
+    def waiting(self) -> bool:
+        """True if ``frames_max`` held back frames. Call ``received(0)`` before the next read."""
+        return self._waiting
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of memory of this connection, without the shared scratch buffer."""
+        return len(self._held) if self._large is None else len(self._large)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Number of received bytes that are not part of a returned frame."""
+        return len(self._held) - self._held_position if self._large is None else self._filled
+
+    @property
+    def in_frame(self) -> bool:
+        """True if a frame is incomplete. A peer that then stops sending has stalled."""
+        return self.pending_bytes > 0 and not self._waiting
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return the buffer for the next input. It is never empty."""
+        assert not self._waiting, "call received(0) first: held frames occupy the scratch buffer"
+        large = self._large
+        if large is not None:
+            if self._filled == len(large):
+                large = self._grow(large)
+            return memoryview(large)[self._filled :]
+        held = self._held
+        if not held:
+            return self._scratch
+        self._scratch[: len(held)] = held
+        return self._scratch[len(held) :]
+
+    def received(self, count: int, *, frames_max: int | None = None) -> list[Frame]:
+        """Process ``count`` new bytes and return the complete frames, at most ``frames_max``.
+
+        Raises ``FrameError`` if the bytes are not a valid frame, and on every later call. Valid
+        frames before the invalid bytes are returned first, with ``error`` set.
+        """
+        if self.error is not None:
+            raise self.error
+        if self._large is not None:
+            return self._received_large(self._large, count)
+        if count:
+            return self._parse(self._scratch, 0, len(self._held) + count, frames_max)
+        if self._waiting:
+            held = memoryview(self._held)
+            return self._parse(held, self._held_position, len(held), frames_max)
+        return []
+
+    def end_of_stream(self) -> FrameError | None:
+        """Return an error if the stream ended inside a frame, else None."""
+        if not self.in_frame:
+            return None
+        return FrameError(f"the connection ended after {self.pending_bytes} bytes of a frame")
+
+    def _parse(
+        self, view: memoryview, position: int, end: int, frames_max: int | None
+    ) -> list[Frame]:
+        frames: list[Frame] = []
+        owns_memory = view is not self._scratch
+        bytes_max = self._bytes_max
+        self._waiting = False
+        while end - position >= FIXED_BYTES:
+            length, magic, api_or_status, version, flags, correlation_id, header_length = (
+                _unpack_from(view, position)
+            )
+            if (
+                magic != MAGIC
+                or flags
+                or not LENGTH_MIN + header_length <= length <= bytes_max
+                or header_length > limits.FRAME_HEADER_BYTES_MAX
+            ):
+                return self._break(bytes(view[position : position + FIXED_BYTES]), frames)
+            header = position + FIXED_BYTES
+            attachment = header + header_length
+            following = position + LENGTH_BYTES + length
+            if following > end:
+                break
+            if len(frames) == frames_max:
+                self._waiting = True
+                break
+            frames.append(
+                Frame(
+                    api_or_status,
+                    version,
+                    correlation_id,
+                    view[header:attachment],
+                    view[attachment:following],
+                    owns_memory,
+                )
+            )
+            position = following
+            bytes_max = self._bytes_max = self._bytes_max_later
+        return self._set_aside(view, position, end, frames)
+
+    def _set_aside(
+        self, view: memoryview, position: int, end: int, frames: list[Frame]
+    ) -> list[Frame]:
+        """Copy the rest of ``view``, which other readers may share."""
+        if position == end:
+            self._hold(b"")
+            return frames
+        rest = view[position:end]
+        if self._waiting:
+            if view is self._scratch:
+                self._hold(bytes(rest))
+            else:
+                self._held_position = position
+        elif len(rest) < FIXED_BYTES:
+            start = bytes(rest)
+            if flaw(start, bytes_max=self._bytes_max) is not None:
+                return self._break(start, frames)
+            self._hold(start)
+        else:
+            total = LENGTH_BYTES + int.from_bytes(rest[:LENGTH_BYTES], "little")
+            room = max(self._trusted(), 2 * len(rest)) if total > self._small_max else 0
+            if room >= self._small_max:
+                self._begin_large(rest, total, room)
+            else:
+                self._hold(bytes(rest))
+        return frames
+
+    def _hold(self, held: bytes) -> None:
+        self._held, self._held_position = held, 0
+
+    def _break(self, start: bytes, frames: list[Frame]) -> list[Frame]:
+        problem = flaw(start, bytes_max=self._bytes_max)
+        assert problem is not None, "the reader and flaw() disagree"
+        self.error = FrameError(problem)
+        self.first_bytes = start
+        self._hold(b"")
+        if frames:
+            return frames
+        raise self.error
+
+    # -- large frames in a separate buffer
+
+    def _trusted(self) -> int:
+        """Return the bytes to allocate before the data of a frame arrives."""
+        if self._trusted_bytes or not self._earned_bytes:
+            return self._trusted_bytes
+        return self._earned_bytes if self._may_trust() else 0
+
+    def _begin_large(self, start: memoryview, total: int, room: int) -> None:
+        large = bytearray(min(total, room))
+        memoryview(large)[: len(start)] = start
+        self._large, self._large_total, self._filled = large, total, len(start)
+        self._hold(b"")
+
+    def _grow(self, large: bytearray) -> bytearray:
+        """Double the buffer. Its free part is never larger than the received part."""
+        # A new buffer, because the owner may still hold a view of the old one.
+        larger = bytearray(min(self._large_total, 2 * len(large)))
+        memoryview(larger)[: len(large)] = large
+        self._large = larger
+        return larger
+
+    def _received_large(self, large: bytearray, count: int) -> list[Frame]:
+        self._filled += count
+        assert self._filled <= len(large), "received more bytes than get_buffer() returned"
+        if self._filled < self._large_total:
+            return []
+        self._large, self._filled = None, 0
+        self._bytes_max = self._bytes_max_later
+        self._earned_bytes = min(
+            max(self._earned_bytes, self._large_total), limits.FRAME_TRUSTED_BYTES_MAX
+        )
+        _, _, api_or_status, version, _, correlation_id, header_length = _unpack_from(large)
+        view = memoryview(large).toreadonly()
+        attachment = FIXED_BYTES + header_length
+        header = view[FIXED_BYTES:attachment]
+        return [Frame(api_or_status, version, correlation_id, header, view[attachment:], True)]

@@ -38,20 +38,18 @@ from raftlog.record.batch import (
     uncompressed_length_at,
     verify_chain,
 )
-from raftlog.record.compression import CODEC_NAMES, Codec
-from raftlog.record.decoder import (
+from raftlog.record.codec import (
     RecordLists,
     decode_lists,
     decode_records,
+    encode,
     find_timestamp,
     validate,
 )
-from raftlog.record.encoder import encode
+from raftlog.record.compression import CODEC_NAMES, Codec
 
 if TYPE_CHECKING:
-    from raftlog.record.arrow import arrow_schema, decode_arrow
-    from raftlog.record.arrow_encoder import encode_arrow
-    from raftlog.record.arrow_keys import partitions_of_arrow
+    from raftlog.record.arrow import arrow_schema, decode_arrow, encode_arrow, partitions_of_arrow
     from raftlog.record.kafka_batch import CheckedBatch, check_batch, to_kafka, to_stored
 
 __all__ = [
@@ -100,8 +98,8 @@ __getattr__ = lazy_names(
         "arrow_schema": "raftlog.record.arrow",
         "check_batch": "raftlog.record.kafka_batch",
         "decode_arrow": "raftlog.record.arrow",
-        "encode_arrow": "raftlog.record.arrow_encoder",
-        "partitions_of_arrow": "raftlog.record.arrow_keys",
+        "encode_arrow": "raftlog.record.arrow",
+        "partitions_of_arrow": "raftlog.record.arrow",
         "to_kafka": "raftlog.record.kafka_batch",
         "to_stored": "raftlog.record.kafka_batch",
     },

@@ -51,9 +51,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from fastcrc.crc32 import iscsi
+from xxhash import xxh3_64_intdigest
+
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, counted
-from raftlog.record import checksum
 from raftlog.record.compression import Codec
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
@@ -216,7 +218,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
             f"at byte {position}: magic {header.magic} and layout {header.layout}, where this "
             f"release reads batches of magic {MAGIC} and layout {COLUMNS} or {KAFKA_ROWS}"
         )
-    if checksum.crc32c(data[position : position + _LEADER.size]) != header.leader_crc:
+    if crc32c(data[position : position + _LEADER.size]) != header.leader_crc:
         raise CorruptBatchError(
             f"at byte {position}: the first {_LEADER.size} bytes and their CRC disagree"
         )
@@ -325,7 +327,7 @@ def check(data: Buffer) -> BatchHeader:
     ``CorruptBatchError``.
     """
     header = check_length(data)
-    if checksum.crc32c(memoryview(data)[_SEALED_POSITION:]) != header.crc32c:
+    if crc32c(memoryview(data)[_SEALED_POSITION:]) != header.crc32c:
         raise CorruptBatchError(
             f"base offset {header.base_offset}: the bytes and their CRC disagree"
         )
@@ -352,7 +354,7 @@ def split_checked(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     """
     position = 0
     for header, batch in _split(data):
-        if checksum.crc32c(batch[_SEALED_POSITION:]) != header.crc32c:
+        if crc32c(batch[_SEALED_POSITION:]) != header.crc32c:
             raise CorruptBatchError(
                 f"at byte {position}, base offset {header.base_offset}: the bytes and their CRC "
                 "disagree"
@@ -437,8 +439,8 @@ def seal_payload(
     )
     length = HEADER_BYTES + len(payload)
     leader = _LEADER.pack(MAGIC, layout, 0, length, 0, 0, NO_TIMESTAMP, NO_EPOCH)
-    crc = checksum.crc32c(payload, checksum.crc32c(sealed))
-    return b"".join((leader, _CRC.pack(checksum.crc32c(leader)), _CRC.pack(crc), sealed))
+    crc = crc32c(payload, crc32c(sealed))
+    return b"".join((leader, _CRC.pack(crc32c(leader)), _CRC.pack(crc), sealed))
 
 
 def stamp(
@@ -467,7 +469,7 @@ def stamp(
         leader_epoch,
         header.crc32c,
     )
-    chain = checksum.chain_link(previous_chain, link)
+    chain = chain_link(previous_chain, link)
     leader = _LEADER.pack(
         MAGIC,
         header.layout,
@@ -478,7 +480,7 @@ def stamp(
         append_timestamp_ms,
         leader_epoch,
     )
-    return leader + _CRC.pack(checksum.crc32c(leader)), chain
+    return leader + _CRC.pack(crc32c(leader)), chain
 
 
 def stamp_compacted(
@@ -496,7 +498,7 @@ def stamp_compacted(
     leader = _LEADER.pack(
         MAGIC, COLUMNS, COMPACTED, length, base_offset, chain, append_timestamp_ms, leader_epoch
     )
-    return leader + _CRC.pack(checksum.crc32c(leader)) + sealed[LEADER_BYTES:]
+    return leader + _CRC.pack(crc32c(leader)) + sealed[LEADER_BYTES:]
 
 
 def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
@@ -517,4 +519,24 @@ def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
         header.leader_epoch,
         header.crc32c,
     )
-    return header.chain == checksum.chain_link(previous_chain, link)
+    return header.chain == chain_link(previous_chain, link)
+
+
+# -- checksum --------------------------------------------------------------------------------------
+#
+# The checksums of a batch: CRC-32C of its bytes, and XXH3-64 as the hash chain of a log.
+#
+# ``batch`` specifies the bytes that they cover. The CRC detects corrupt bytes. The chain compares
+# logs: each value includes the one before it, so two logs with the same 8-byte value at an offset
+# contain the same batches up to there.
+
+
+crc32c: Final = iscsi
+CHAIN_START: Final = 0  # the value before the first batch of a log
+
+_PREVIOUS: Final = struct.Struct("<Q")
+
+
+def chain_link(previous: int, link: bytes) -> int:
+    """The value of a batch whose chained fields are ``link``, after a batch with ``previous``."""
+    return xxh3_64_intdigest(_PREVIOUS.pack(previous) + link)

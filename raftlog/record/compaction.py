@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raftlog import limits
-from raftlog.record import columns, compression, payload
+from raftlog.record import compression, payload
 from raftlog.record.batch import (
     HEADER_BYTES,
     BatchBody,
@@ -37,8 +37,8 @@ from raftlog.record.batch import (
     seal,
     stamp_compacted,
 )
+from raftlog.record.codec import open_batch
 from raftlog.record.compression import Codec
-from raftlog.record.decoder import open_batch
 from raftlog.record.payload import NULL_COLUMN, Column, HeaderColumns, HeaderRows, Payload
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer
 
@@ -74,7 +74,7 @@ class Original(NamedTuple):
         """The key of each record; ``b""`` without a key. Only valid if ``has_keys``."""
         assert self.rows.key_lengths is not None
         read = BytesIO(self.rows.key_blob).read
-        return list(map(read, columns.u32(self.rows.key_lengths)))
+        return list(map(read, payload.u32(self.rows.key_lengths)))
 
     def keyed(self) -> Mask:
         """A mask of the records that have a key."""
@@ -92,14 +92,14 @@ def open_original(data: Buffer) -> Original:
     if rows.offsets is None:
         offsets = np.arange(base, base + header.record_count, dtype=np.int64)
     else:
-        offsets = columns.u32_array(rows.offsets) + np.int64(base)
+        offsets = payload.u32_array(rows.offsets) + np.int64(base)
     return Original(header, data, rows, offsets)
 
 
 def _nulls(count: int, lengths: Buffer | None, nulls: Buffer | None) -> Mask:
     found = np.full(count, lengths is None)
     if nulls is not None:
-        found[columns.u32_array(nulls)] = True
+        found[payload.u32_array(nulls)] = True
     return found
 
 
@@ -138,13 +138,13 @@ def _part(original: Original, kept: Mask | None, count: int) -> _Part:
     if header.log_append_time:
         timestamps = np.full(count, header.append_timestamp, np.uint64)
     else:
-        timestamps = columns.u64_array(rows.timestamps)
+        timestamps = payload.u64_array(rows.timestamps)
         timestamps = timestamps if kept is None else timestamps[kept]
     keys = _entries(rows.key_lengths, rows.key_blob, rows.key_nulls, kept, count)
     values = _entries(rows.value_lengths, rows.value_blob, rows.value_nulls, kept, count)
     counts, names, header_values = _header_entries(rows.headers, kept)
-    fixed = count * (columns.U64_BYTES + 3 * columns.U32_BYTES)  # time, offset, two lengths
-    heads = len(names.blob) + len(header_values.blob) + 2 * columns.U32_BYTES * names.entry_count
+    fixed = count * (payload.U64_BYTES + 3 * payload.U32_BYTES)  # time, offset, two lengths
+    heads = len(names.blob) + len(header_values.blob) + 2 * payload.U32_BYTES * names.entry_count
     size = fixed + len(keys.blob) + len(values.blob) + heads
     return _Part(timestamps, offsets, keys, values, counts, names, header_values, size)
 
@@ -158,12 +158,12 @@ def _entries(
 ) -> _Entries:
     if lengths is None:
         return _Entries(count, None, b"", _NO_INTEGERS)
-    all_lengths = columns.u32_array(lengths)
-    rows = _NO_INTEGERS if nulls is None else columns.u32_array(nulls)
+    all_lengths = payload.u32_array(lengths)
+    rows = _NO_INTEGERS if nulls is None else payload.u32_array(nulls)
     if kept is None:
         return _Entries(count, all_lengths, blob, rows)
     read = BytesIO(blob).read
-    taken = b"".join(pick(map(read, columns.u32(lengths)), kept.tobytes()))
+    taken = b"".join(pick(map(read, payload.u32(lengths)), kept.tobytes()))
     if nulls is not None:
         new_rows = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
         rows = new_rows[rows[kept[rows]]]
@@ -176,7 +176,7 @@ def _header_entries(
     """Return the number of headers of each record, the names and the values."""
     if headers is None:
         return None, _NO_ENTRIES, _NO_ENTRIES
-    counts = columns.u32_array(headers.counts)
+    counts = payload.u32_array(headers.counts)
     mask = None if kept is None else np.repeat(kept, counts)
     counts = counts if kept is None else counts[kept]
     held = int(counts.sum())

@@ -42,11 +42,11 @@ from raftlog.record.batch import (
     TRANSACTIONAL,
     BatchHeader,
     check_length,
+    crc32c,
     seal_payload,
 )
-from raftlog.record.checksum import crc32c
+from raftlog.record.codec import open_batch
 from raftlog.record.compression import Codec
-from raftlog.record.decoder import open_batch
 from raftlog.record.kafka_rows import PREFIX
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError
-from raftlog.record import columns, kafka_compression
+from raftlog.record import kafka_compression
+from raftlog.record import payload as columns
 from raftlog.record.batch import BatchHeader
-from raftlog.record.columns import pack_u32, pack_u64
-from raftlog.record.payload import HeaderColumns, Payload
+from raftlog.record.payload import HeaderColumns, Payload, pack_u32, pack_u64
 from raftlog.types import NO_TIMESTAMP, Buffer
 
 if TYPE_CHECKING:

@@ -30,21 +30,27 @@ to Arrow arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+import struct
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, RecordTooLargeError, counted
-from raftlog.record import columns
 from raftlog.record.batch import BatchHeader
-from raftlog.record.columns import U32_BYTES, U64_BYTES
-from raftlog.record.pool import Pool
+from raftlog.record.compression import Pool
 from raftlog.types import Buffer
 
 if TYPE_CHECKING:
     import msgpack
+    import numpy as np
+    import numpy.typing as npt
+
 
 # -- reading ---------------------------------------------------------------------------------------
 
@@ -113,7 +119,7 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
         return "" if offsets is None and not len(timestamps) else "rows where there are none"
     if len(timestamps) != count * U64_BYTES:
         return f"{len(timestamps)} bytes of timestamps for {counted(count, 'record')}"
-    (first,), highest = columns.u64(timestamps[:U64_BYTES]), columns.highest_of(timestamps)
+    (first,), highest = u64(timestamps[:U64_BYTES]), highest_of(timestamps)
     if first != header.first_timestamp or highest != header.max_timestamp:
         return (
             f"first timestamp {first}, highest {highest}, where the header says "
@@ -123,7 +129,7 @@ def _fault_of_rows(payload: Payload, header: BatchHeader) -> str:
         return "" if header.is_dense else f"no offsets, but {header.last_offset_delta + 1} in range"
     if len(offsets) != count * U32_BYTES:
         return f"{len(offsets)} bytes of offsets for {counted(count, 'record')}"
-    if columns.last(offsets) > header.last_offset_delta or not columns.is_increasing(offsets):
+    if last(offsets) > header.last_offset_delta or not is_increasing(offsets):
         return f"offsets do not ascend within {header.last_offset_delta}"
     return ""
 
@@ -136,15 +142,15 @@ def _fault_of_column(
         return f"{what}s without lengths" if len(blob) or nulls is not None else ""
     if len(lengths) != count * U32_BYTES:
         return f"{len(lengths)} bytes of {what} lengths for {count} entries"
-    if columns.total(lengths) != len(blob):
-        return f"{what}s of {columns.total(lengths)} bytes where there are {len(blob)}"
+    if total(lengths) != len(blob):
+        return f"{what}s of {total(lengths)} bytes where there are {len(blob)}"
     if nulls is None:
         return ""
     if not len(nulls) or len(nulls) % U32_BYTES:
         return f"{len(nulls)} bytes of rows with null {what}s"
-    if columns.last(nulls) >= count or not columns.is_increasing(nulls):
+    if last(nulls) >= count or not is_increasing(nulls):
         return f"rows with null {what}s do not ascend within {count}"
-    if not columns.are_zero_at(lengths, nulls):
+    if not are_zero_at(lengths, nulls):
         return f"a null {what} with a length"
     return ""
 
@@ -153,7 +159,7 @@ def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
     """Return what is invalid in the records' headers; "" if nothing is."""
     if len(headers.counts) != record_count * U32_BYTES:
         return f"{len(headers.counts)} bytes of header counts for {counted(record_count, 'record')}"
-    count = columns.total(headers.counts)
+    count = total(headers.counts)
     if count > limits.HEADERS_PER_BATCH_MAX:
         return f"{count} headers; a batch has at most {limits.HEADERS_PER_BATCH_MAX}"
     fault = _fault_of_column(
@@ -168,7 +174,7 @@ def _fault_of_headers(headers: HeaderColumns, record_count: int) -> str:
     except UnicodeDecodeError as error:
         return f"header names are not UTF-8: {error.reason} at byte {error.start}"
     is_ascii = len(names) == len(headers.name_blob)
-    if not is_ascii and columns.splits_a_character(headers.name_blob, headers.name_lengths):
+    if not is_ascii and splits_a_character(headers.name_blob, headers.name_lengths):
         return "a header name begins inside a character"
     return ""
 
@@ -263,3 +269,120 @@ def header_rows(
     """Return the array of headers for ``write``. Raises ``TypeError`` as ``write`` does."""
     assert names.lengths is not None and names.nulls is None
     return [counts, *names.packed()[:2], *values.packed()]
+
+
+# -- columns ---------------------------------------------------------------------------------------
+#
+# Arithmetic over packed little-endian integers, without an object per integer.
+#
+# numpy processes long columns. ``struct`` is faster for short ones, and a program with small
+# batches only never loads numpy. Callers have checked that a column's length is a whole number of
+# integers. No function raises.
+
+
+U32_BYTES: Final = 4
+U64_BYTES: Final = 8
+# Integers; below this number a loop is faster than a call into numpy. Clients work without numpy.
+NUMPY_FROM: Final = 256 if find_spec("numpy") is not None else sys.maxsize
+
+
+def u32(column: Buffer) -> Sequence[int]:
+    """The unsigned 32-bit integers of ``column`` as Python's."""
+    return struct.unpack(f"<{len(column) // U32_BYTES}I", column)
+
+
+def u64(column: Buffer) -> Sequence[int]:
+    """The unsigned 64-bit integers of ``column`` as Python's."""
+    return struct.unpack(f"<{len(column) // U64_BYTES}Q", column)
+
+
+def pack_u32(integers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(integers)}I", *integers)
+
+
+def pack_u64(integers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(integers)}Q", *integers)
+
+
+def u32_array(column: Buffer) -> npt.NDArray[np.uint32]:
+    import numpy as np
+
+    return np.frombuffer(column, "<u4")
+
+
+def u64_array(column: Buffer) -> npt.NDArray[np.uint64]:
+    import numpy as np
+
+    return np.frombuffer(column, "<u8")
+
+
+def total(column: Buffer) -> int:
+    """The sum of unsigned 32-bit integers."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return sum(u32(column))
+    return int(u32_array(column).sum(dtype="u8"))
+
+
+def is_increasing(column: Buffer) -> bool:
+    """Return whether unsigned 32-bit integers are strictly increasing."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return all(before < after for before, after in pairwise(u32(column)))
+    array = u32_array(column)
+    return bool((array[1:] > array[:-1]).all())
+
+
+def last(column: Buffer) -> int:
+    """Return the last of at least one unsigned 32-bit integer."""
+    integer: int = struct.unpack_from("<I", column, len(column) - U32_BYTES)[0]
+    return integer
+
+
+def first_at_least(column: Buffer, bound: int) -> int:
+    """Return the index of the first increasing unsigned 32-bit integer at or above ``bound``."""
+    if len(column) < NUMPY_FROM * U32_BYTES:
+        return bisect_left(u32(column), bound)
+    return int(u32_array(column).searchsorted(bound))
+
+
+def are_zero_at(column: Buffer, indexes: Buffer) -> bool:
+    """Return whether the unsigned 32-bit integers at ``indexes`` (in range) are all 0."""
+    if len(indexes) < NUMPY_FROM * U32_BYTES:
+        return not any(
+            struct.unpack_from("<I", column, index * U32_BYTES)[0] for index in u32(indexes)
+        )
+    return not u32_array(column)[u32_array(indexes)].any()
+
+
+def highest_of(column: Buffer) -> int:
+    """Return the highest of at least one unsigned 64-bit integer."""
+    if len(column) < NUMPY_FROM * U64_BYTES:
+        return max(u64(column))
+    return int(u64_array(column).max())
+
+
+def find_at_least(column: Buffer, bound: int) -> int:
+    """Return the index of the first unsigned 64-bit integer at or above ``bound``; the count if
+    there is none.
+    """
+    count = len(column) // U64_BYTES
+    if count < NUMPY_FROM:
+        found = (index for index, integer in enumerate(u64(column)) if integer >= bound)
+        return next(found, count)
+    is_found = u64_array(column) >= bound
+    index = int(is_found.argmax())
+    return index if is_found[index] else count
+
+
+def splits_a_character(blob: Buffer, lengths: Buffer) -> bool:
+    """Return whether an entry of ``blob`` (valid UTF-8 as a whole) starts inside a character."""
+    if len(lengths) < NUMPY_FROM * U32_BYTES:
+        view = memoryview(blob)
+        return any(
+            view[start] & 0xC0 == 0x80 for start in accumulate(u32(lengths)) if start < len(view)
+        )
+    import numpy as np
+
+    starts: npt.NDArray[Any] = u32_array(lengths).cumsum(dtype="i8")
+    octets = np.frombuffer(blob, "u1")
+    firsts = octets[starts[starts < len(octets)]]
+    return bool(((firsts & 0xC0) == 0x80).any())  # 0b10xxxxxx continues a character

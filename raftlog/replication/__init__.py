@@ -6,7 +6,17 @@ finds the point where a follower's log diverges. ``election`` selects leaders. `
 ``placement`` manage brokers and topics. The server executes the decisions.
 """
 
-from raftlog.replication.commands import (
+from raftlog.replication.leadership import (
+    Diverged,
+    EpochLookup,
+    FollowerProgress,
+    Leadership,
+    OutOfRange,
+    divergence,
+    truncation_point,
+)
+from raftlog.replication.partition_state import (
+    Accepted,
     BrokerId,
     ChangeIsr,
     ChangeReplicas,
@@ -14,22 +24,11 @@ from raftlog.replication.commands import (
     DirectoryId,
     Elect,
     ElectUnclean,
-    decode_command,
-)
-from raftlog.replication.following import (
-    Diverged,
-    EpochLookup,
-    OutOfRange,
-    divergence,
-    truncation_point,
-)
-from raftlog.replication.leadership import FollowerProgress, Leadership
-from raftlog.replication.partition_state import (
-    Accepted,
     PartitionMachine,
     PartitionState,
     Rejected,
     apply,
+    decode_command,
     initial_state,
 )
 

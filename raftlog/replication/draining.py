@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from raftlog.replication.cluster_commands import Move, Reassign
-from raftlog.replication.cluster_records import TopicRecord
-from raftlog.replication.commands import BrokerId
-from raftlog.replication.placement import Assignment, Located
-from raftlog.replication.rebalancing import PlacedPartition, evacuate
+from raftlog.replication.cluster_commands import Move, Reassign, TopicRecord
+from raftlog.replication.partition_state import BrokerId
+from raftlog.replication.placement import Assignment, Located, PlacedPartition, evacuate
 
 MOVES_PER_COMMAND_MAX: Final = 200
 

@@ -7,15 +7,16 @@ arguments only, not on random numbers or on the order of a mapping or a set.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from raftlog import limits
-from raftlog.replication.commands import BrokerId
+from raftlog.replication.partition_state import BrokerId
+from raftlog.security.quota import Bucket
 
 # Constants of the hash that orders equally loaded brokers. See ``_turn``.
 _MIX_ID: Final = 0x9E37_79B1
@@ -378,3 +379,294 @@ def _preferred_order(
         second.update(id_ for _, id_ in rest[:1])
         ordered.append((leader, *(id_ for _, id_ in rest)))
     return ordered
+
+
+# -- rebalancing -----------------------------------------------------------------------------------
+#
+# Plans of replica moves: even numbers of replicas and leaders per broker, spread over racks.
+#
+# Every function is deterministic and moves as few replicas as it can: each move removes an
+# imbalance.
+
+
+# Rack index of a broker that must have no replicas. No other broker has it.
+_NO_RACK: Final = ""
+
+
+class PlacedPartition(NamedTuple):
+    """One partition and its replicas, preferred leader first."""
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...]
+
+
+class PlannedMove(NamedTuple):
+    """New replicas of one partition. ``before``: the replicas for which the plan was made."""
+
+    topic: str
+    partition: int
+    before: tuple[BrokerId, ...]
+    after: tuple[BrokerId, ...]
+
+
+_Replicas: TypeAlias = list[BrokerId]
+
+
+def rebalance(
+    partitions: Sequence[PlacedPartition], brokers: Sequence[Located]
+) -> list[PlannedMove]:
+    """Return the moves that spread replicas and preferred leaders evenly over ``brokers``.
+
+    Replicas leave brokers that are not in ``brokers``. Then the replicas of each partition are
+    spread over as many racks as possible, then the number of replicas per broker is balanced
+    without using fewer racks, then the number of preferred leaders. Each partition keeps its number
+    of replicas, which must not be larger than the number of brokers.
+    """
+    plan = _Plan(partitions, brokers)
+    plan.leave_others()
+    plan.use_racks()
+    plan.level()
+    plan.lead()
+    return plan.moves()
+
+
+def change_replication_factor(
+    partitions: Sequence[PlacedPartition],
+    factor: int,
+    brokers: Sequence[Located],
+    *,
+    all_partitions: Iterable[PlacedPartition] = (),
+) -> list[PlannedMove]:
+    """Return new replicas of each of ``partitions``, ``factor`` of them, also where they are equal.
+
+    Added replicas use new racks and brokers with few replicas; removed ones share their rack or are
+    on brokers with many. The preferred leader stays. ``all_partitions``: the load of the brokers.
+    ``factor`` must be 1 or more, and not more than the number of brokers.
+    """
+    assert 1 <= factor <= len(brokers)
+    plan = _Plan(partitions, brokers)
+    known = {(each.topic, each.partition) for each in partitions}
+    for other in all_partitions:
+        if (other.topic, other.partition) not in known:
+            plan.loads.update(other.replicas)
+    for replicas in plan.replicas:
+        while len(replicas) > factor:
+            plan.remove(replicas)
+        while len(replicas) < factor:
+            plan.add(replicas)
+    return [
+        PlannedMove(*old, tuple(new)) for old, new in zip(partitions, plan.replicas, strict=True)
+    ]
+
+
+def evacuate(
+    partitions: Sequence[PlacedPartition],
+    leaving: Collection[BrokerId],
+    brokers: Sequence[Located],
+    *,
+    loads: Mapping[BrokerId, int],
+) -> list[PlannedMove]:
+    """Return the moves that replace the brokers ``leaving``. All other replicas remain.
+
+    ``loads``: number of replicas of each broker, in all topics. A partition that has replicas on
+    all of ``brokers`` has no move.
+    """
+    plan = _Plan(partitions, brokers)
+    plan.loads = Counter(loads)
+    plan.evacuate(leaving)
+    return plan.moves()
+
+
+class _Plan:
+    """Replicas while they are planned."""
+
+    def __init__(self, partitions: Sequence[PlacedPartition], brokers: Sequence[Located]) -> None:
+        self._partitions = partitions
+        self._rack: Mapping[BrokerId, str] = {broker.id: f"/{broker.rack}" for broker in brokers}
+        self._ids = sorted(self._rack)
+        self.replicas: list[_Replicas] = [list(each.replicas) for each in partitions]
+        self.loads = Counter(broker for replicas in self.replicas for broker in replicas)
+
+    def moves(self) -> list[PlannedMove]:
+        return [
+            PlannedMove(*old, tuple(new))
+            for old, new in zip(self._partitions, self.replicas, strict=True)
+            if tuple(new) != old.replicas
+        ]
+
+    def _racks(self, replicas: Iterable[BrokerId]) -> Counter[str]:
+        return Counter(self._rack.get(broker, _NO_RACK) for broker in replicas)
+
+    def add(self, replicas: _Replicas) -> None:
+        self._place(replicas, len(replicas), replicas)
+
+    def remove(self, replicas: _Replicas) -> None:
+        """Remove a replica, but not the first."""
+        racks = self._racks(replicas)
+        left = max(
+            replicas[1:],
+            key=lambda b: (b not in self._rack, racks[self._rack.get(b, "")], self.loads[b], b),
+        )
+        replicas.remove(left)
+        self.loads[left] -= 1
+
+    def _place(self, replicas: _Replicas, at: int, others: Iterable[BrokerId]) -> None:
+        """Assign the best broker for a partition with ``others`` to this position."""
+        racks, taken = self._racks(others), {*others}
+        free = [broker for broker in self._ids if broker not in taken]
+        best = min(free, key=lambda b: (racks[self._rack[b]], self.loads[b], b))
+        replicas[at : at + 1] = [best]
+        self.loads[best] += 1
+
+    def leave_others(self) -> None:
+        for replicas in self.replicas:
+            for at, broker in enumerate(replicas):
+                if broker not in self._rack:
+                    self.loads[broker] -= 1
+                    # The brokers that leave take no place.
+                    self._place(replicas, at, [b for b in replicas if b in self._rack])
+
+    def evacuate(self, leaving: Collection[BrokerId]) -> None:
+        for replicas in self.replicas:
+            for at, broker in enumerate(replicas):
+                if broker in leaving and not set(self._ids) <= {*replicas}:
+                    self.loads[broker] -= 1
+                    # The brokers that leave take no place.
+                    self._place(replicas, at, [b for b in replicas if b not in leaving])
+
+    def use_racks(self) -> None:
+        total = len(set(self._rack.values()))
+        for replicas in self.replicas:
+            while len(racks := self._racks(replicas)) < min(total, len(replicas)):
+                shared = [b for b in replicas if racks[self._rack[b]] > 1]
+                left = max(shared, key=lambda b: (self.loads[b], b))
+                self.loads[left] -= 1
+                self._place(replicas, replicas.index(left), replicas)
+
+    def level(self) -> None:
+        """Move replicas from a broker to one with at least two fewer, as long as one can."""
+        held: dict[BrokerId, dict[int, None]] = {broker: {} for broker in self._ids}
+        for number, replicas in enumerate(self.replicas):
+            for broker in replicas:
+                held[broker][number] = None
+        while (step := self._levelling(held)) is not None:
+            number, source, sink = step
+            replicas = self.replicas[number]
+            replicas[replicas.index(source)] = sink
+            self.loads[source] -= 1
+            self.loads[sink] += 1
+            del held[source][number]
+            held[sink][number] = None
+
+    def _levelling(
+        self, held: Mapping[BrokerId, Iterable[int]]
+    ) -> tuple[int, BrokerId, BrokerId] | None:
+        order = sorted(self._ids, key=lambda broker: (self.loads[broker], broker))
+        for source in reversed(order):
+            for sink in order:
+                if self.loads[source] - self.loads[sink] < 2:
+                    break
+                for number in held[source]:
+                    if self._fits(self.replicas[number], source, sink):
+                        return number, source, sink
+        return None
+
+    def _fits(self, replicas: _Replicas, source: BrokerId, sink: BrokerId) -> bool:
+        """Whether the sink can replace the source without using fewer racks."""
+        if sink in replicas:
+            return False
+        moved = [sink if broker == source else broker for broker in replicas]
+        return len(self._racks(moved)) >= len(self._racks(replicas))
+
+    def lead(self) -> None:
+        leaders = balanced_leaders(self.replicas, [replicas[0] for replicas in self.replicas])
+        for replicas, leader in zip(self.replicas, leaders, strict=True):
+            at = replicas.index(leader)
+            replicas[0], replicas[at] = leader, replicas[0]
+
+
+# -- copy throttle ---------------------------------------------------------------------------------
+#
+# Throttle of copies: rate limit for the replicas that moves add. Sans-I/O.
+#
+# Kafka's replication throttle (KIP-73), with one more rule that makes it safe for commits: the
+# caller delays a copy only while it ends below the high watermark of the leader's response. The
+# high watermark never passes the end of an in-sync replica, so a replica that is in sync, or could
+# be added to the ISR, is never delayed.
+#
+# Copies that wait take turns. A chunk is charged before its fetch, and the charge is corrected to
+# the size of the response afterwards: a response has at least one batch, which can be larger.
+
+
+CHECK_SECONDS: Final = 1.0  # maximum time until a changed rate applies to copies that wait
+CHECK_SECONDS_MIN: Final = 0.001
+
+CopyT = TypeVar("CopyT", bound=Hashable)
+
+
+class CopyThrottle(Generic[CopyT]):
+    """The copies of one broker. ``now`` is in seconds, monotonic.
+
+    In ``t`` seconds they fetch at most ``rate * (t + 1)`` bytes, one chunk more, and the first
+    chunk of each copy, which is not delayed. A chunk has at most ``rate`` bytes, or one batch.
+    """
+
+    def __init__(self, rate: Callable[[], int], *, chunk_bytes_max: int) -> None:
+        """``rate``: bytes per second at this time; 0 for no limit. ``chunk_bytes_max``: maximum
+        size of one fetch of a copy.
+        """
+        self._rate = rate
+        self._chunk_bytes_max = chunk_bytes_max
+        self._bucket: Bucket | None = None
+        self._waiting: dict[CopyT, None] = {}  # in the order of their turns
+        self._reserved: dict[CopyT, int] = {}  # bytes of the chunk that is being fetched
+
+    @property
+    def is_on(self) -> bool:
+        return self._rate() > 0
+
+    def bytes_max(self, copy: CopyT, *, is_first: bool = False) -> int:
+        """Return the maximum size of the next fetch of a copy, in bytes. ``is_first``: no response
+        has shown yet whether it is in sync.
+        """
+        return self._reserved.get(copy, self._chunk() if is_first else self._chunk_bytes_max)
+
+    def wait(self, copy: CopyT, received: int, now: float) -> None:
+        """Count the bytes of a response, and let the copy wait for its next turn."""
+        self._use(received - self._reserved.pop(copy, 0), now)
+        self._waiting[copy] = None
+
+    def forget(self, copy: CopyT, now: float) -> None:
+        """Stop throttling a copy: it has caught up, or is not copied any longer."""
+        self._waiting.pop(copy, None)
+        self._use(-self._reserved.pop(copy, 0), now)
+
+    def due(self, now: float) -> tuple[list[CopyT], float | None]:
+        """Return the copies that can fetch now, and the seconds until the next call; None if no
+        other copy waits.
+        """
+        due: list[CopyT] = []
+        wait_seconds = self._use(0, now)
+        while self._waiting and not wait_seconds:
+            copy = next(iter(self._waiting))
+            del self._waiting[copy]
+            due.append(copy)
+            if self.is_on:
+                self._reserved[copy] = self._chunk()
+                wait_seconds = self._use(self._reserved[copy], now)
+        seconds = min(max(wait_seconds, CHECK_SECONDS_MIN), CHECK_SECONDS)
+        return due, seconds if self._waiting else None
+
+    def _chunk(self) -> int:
+        return min(self._chunk_bytes_max, self._rate() or self._chunk_bytes_max)
+
+    def _use(self, size: int, now: float) -> float:
+        """Count bytes. Returns the seconds until the next turn; 0 for now."""
+        rate = self._rate()
+        if not rate:
+            self._bucket = None
+            return 0.0
+        if self._bucket is None:
+            self._bucket = Bucket(rate, now)
+        return self._bucket.take(size, rate, now)

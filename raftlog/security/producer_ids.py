@@ -18,7 +18,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Principal
 
 NAMED_ID_BASE: Final = 1 << 62
 MEMBER_BITS: Final = 20  # of the number of a member of a family

@@ -15,8 +15,7 @@ from msgspec import Meta
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
-from raftlog.security.acl import ANY, canonical_host
-from raftlog.security.principal import check_name
+from raftlog.security.acl import ANY, canonical_host, check_name
 
 # Kafka's names of the limits. Only raftlog has ``connections``: open connections of a user.
 QuotaKey: TypeAlias = Literal[

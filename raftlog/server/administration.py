@@ -23,11 +23,10 @@ from raftlog.errors import (
     ThrottledError,
     UnknownTopicError,
 )
-from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.exchange import Exchange
 from raftlog.server.partition import HostServices, Partition
-from raftlog.server.reply import Exchange
+from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import HostedTopic, TopicTable
-from raftlog.server.workers import Workers
 from raftlog.storage import Store, Topic
 from raftlog.types import TopicPartition
 

@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import stat
+from asyncio import Future, timeout
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from raftlog import limits
 from raftlog.clock import Clock
 from raftlog.config import EVERYWHERE, Address, BrokerConfig
 from raftlog.consensus.journal import Journal
+from raftlog.consumer_groups import GroupSettings, GroupShard
 from raftlog.disk import Disk
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -28,49 +30,54 @@ from raftlog.errors import (
     DiskFullError,
     InvalidConfigError,
     InvalidRequestError,
+    LeaderNotAvailableError,
+    RaftlogError,
+    RequestTimedOutError,
     StorageFailedError,
+    TopicExistsError,
 )
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol import api as apis
+from raftlog.protocol.records import ProducePartition, ProduceRequest, ProduceResponse
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
+from raftlog.record import parse_header
+from raftlog.replication.cluster_commands import disk_event
 from raftlog.replication.cluster_state import ClusterChange
-from raftlog.replication.events import disk_event
-from raftlog.security.users import check_user_name
+from raftlog.replication.placement import usual_copies
+from raftlog.security.credentials import check_user_name
 from raftlog.server.access.audit import Audit
-from raftlog.server.access.audit_topic import AuditTopic
-from raftlog.server.access.authority import AccessAuthority, LocalAccess
-from raftlog.server.access.control import AccessControl
+from raftlog.server.access.control import AccessAuthority, AccessControl, LocalAccess
 from raftlog.server.administration import Administration, LocalTopics, quiet
-from raftlog.server.authentication import Authenticator
-from raftlog.server.broker_clock import UPDATE_SECONDS, BrokerClock
-from raftlog.server.budgets import ResponseBudget
-from raftlog.server.cluster.first_user import PlainCredentials
+from raftlog.server.apis.produce import ACKS_ALL, Stored, append
+from raftlog.server.authentication import Authenticator, BrokerTokens
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
-from raftlog.server.connection import Connection, ConnectionServices
-from raftlog.server.consumer_groups.assignors import load_assignors
-from raftlog.server.consumer_groups.wiring import begin_to_coordinate
+from raftlog.server.cluster.topics import PlainCredentials
+from raftlog.server.connection import Connection, Connections, ConnectionServices, address_of
 from raftlog.server.context import BrokerContext
-from raftlog.server.disk_space import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace
-from raftlog.server.disk_watch import DiskWatch
+from raftlog.server.disks import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace, DiskWatch
 from raftlog.server.dispatch import dispatch
-from raftlog.server.event_log import EventLog
-from raftlog.server.housekeeping import Housekeeping
+from raftlog.server.groups.coordinator import (
+    AgreedTopics,
+    Coordinator,
+    CoordinatorServices,
+    Lookup,
+    OwnTopics,
+    TopicSource,
+    load_assignors,
+)
 from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
-from raftlog.server.listener import Connections, address_of
-from raftlog.server.log_cleaner import LogCleaner
-from raftlog.server.log_dirs import LogDirMonitor
+from raftlog.server.maintenance import SUSPECT_BYTES_MAX, Housekeeping, LogCleaner, LogVerifier
 from raftlog.server.metrics import COUNT_SECONDS, Counters
 from raftlog.server.operations import AloneOperations
-from raftlog.server.partition import HostServices, Partition
-from raftlog.server.peers.channel import PeerConnector, SocketPeerConnector
+from raftlog.server.partition import UPDATE_SECONDS, BrokerClock, EventLog, HostServices, Partition
+from raftlog.server.peers.links import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
-from raftlog.server.scrubber import LogVerifier
+from raftlog.server.scheduling import Acknowledge, ResponseBudget, Turns, Workers
 from raftlog.server.tls import BrokerTls, tls_options
-from raftlog.server.tokens import BrokerTokens
-from raftlog.server.topic_table import TopicTable
-from raftlog.server.turns import Turns
-from raftlog.server.workers import Workers
-from raftlog.storage import Store, brokers_file
+from raftlog.server.topic_table import LogDirMonitor, TopicTable
+from raftlog.storage import Store, state_files
 from raftlog.storage.log_dirs import LogDir
+from raftlog.types import AUDIT_TOPIC, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -662,7 +669,7 @@ def _open_files(
     """
     given = config
     if not (config.has_peers or any_id):
-        saved = brokers_file.read_brokers(disk, config.data_dir)
+        saved = state_files.read_brokers(disk, config.data_dir)
         others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
         if others:
             config = config.joining(others)
@@ -822,3 +829,168 @@ def _read_private(setting: str, path: str) -> bytes:
             "have read this one"
         )
     return secret
+
+
+# -- wiring ----------------------------------------------------------------------------------------
+#
+# Creates a broker's coordinator and connects it to its events. Decides nothing.
+
+
+MINUTE_MS: Final = 60_000
+
+
+def begin_to_coordinate(context: BrokerContext) -> None:
+    """Create the coordinator of the broker. Raises ``InvalidConfigError`` about
+    ``group.assignors``.
+    """
+    table, cluster = context.topics, context.cluster
+    source: TopicSource = (
+        OwnTopics(table, context.clock.wall_ms) if cluster is None else AgreedTopics(cluster)
+    )
+    coordinator = Coordinator(
+        CoordinatorServices(
+            loop=context.loop,
+            clock=context.clock,
+            topics=table,
+            source=source,
+            new_groups=_maker(context.config),
+            confirm=partial(_confirm, context),
+            on_unreadable=partial(_verify_unreadable, context),
+        )
+    )
+    context.coordinator = coordinator
+    context.lookup = Lookup(
+        context.config,
+        table,
+        context.administration,
+        authority=lambda: context.authority,
+        copies=partial(_copies, context),
+        now=context.loop.time,
+    )
+    if cluster is None:
+        table.on_change = coordinator.topics_changed
+    else:
+        table.on_change = coordinator.poll_soon
+        cluster.on_role = coordinator.poll_soon
+        cluster.on_topics = coordinator.topics_changed
+        cluster.on_version = coordinator.version_changed
+    coordinator.poll_soon()
+
+
+def _maker(config: BrokerConfig) -> partial[GroupShard]:
+    assignors, default = load_assignors(config.group_assignors)
+    settings = GroupSettings(
+        session_timeout_ms_min=config.group_min_session_timeout_ms,
+        session_timeout_ms_max=config.group_max_session_timeout_ms,
+        offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+        members_per_group_max=config.group_max_size,
+        default_assignor=default,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+    )
+    return partial(GroupShard, settings, assignors)
+
+
+def _confirm(context: BrokerContext, host: Partition, done: Acknowledge) -> None:
+    """Confirm leadership. In single-broker mode no other broker can lead."""
+    if context.cluster is None:
+        done(host.closed)
+    else:
+        context.cluster.confirm(host, done)
+
+
+def _verify_unreadable(context: BrokerContext, host: Partition, offset: Offset) -> None:
+    context.verifier.verify_suspect(host, offset, bytes_max=SUSPECT_BYTES_MAX)
+
+
+def _copies(context: BrokerContext) -> tuple[int, int]:
+    """Return the replicas that a topic without a replication factor should have, and how many
+    brokers can get one now.
+    """
+    cluster, config = context.cluster, context.config
+    if cluster is None:
+        return 1, 1
+    machine = cluster.machine
+    wanted = usual_copies(machine.brokers.values(), founders=len(config.voters))
+    return config.default_replication_factor or wanted, len(machine.placeable())
+
+
+# -- audit topic -----------------------------------------------------------------------------------
+#
+# The topic ``__audit``, which this broker creates and appends to, or another one that leads it.
+
+
+TIMEOUT_SECONDS: Final = 10.0
+# 30 days or 1 GiB.
+SETTINGS: Final = {"retention.ms": str(30 * 86_400_000), "retention.bytes": str(1 << 30)}
+
+
+class AuditTopic:
+    """The ``AuditLog`` of a broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    async def write(self, batch: bytes) -> None:
+        """Append a batch, and return when it is committed."""
+        context = self._context
+        topic = context.topics.get(AUDIT_TOPIC)
+        if topic is None:
+            context.topics.check_complete()
+            await self._create()
+            topic = context.topics.topic(AUDIT_TOPIC)
+        leader = context.topics.info(topic, 0).leader
+        if leader is None:
+            raise LeaderNotAvailableError(f"{AUDIT_TOPIC}:0 has no leader")
+        try:
+            async with timeout(TIMEOUT_SECONDS):
+                if leader == context.broker_id:
+                    await self._append(batch)
+                else:
+                    await self._send(leader, batch)
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"{AUDIT_TOPIC}:0 has not committed a batch within {TIMEOUT_SECONDS:g} s"
+            ) from error
+
+    async def _create(self) -> None:
+        """Create the topic, in turn with other changes of topics."""
+        context = self._context
+        created: Future[None] = context.loop.create_future()
+
+        async def create() -> None:
+            with suppress(TopicExistsError):  # another broker was first
+                await context.authority.create(
+                    AUDIT_TOPIC, partitions=1, replication_factor=0, config=SETTINGS
+                )
+
+        context.administration.submit_work(create, partial(_resolve, created))
+        await created
+
+    async def _append(self, batch: bytes) -> None:
+        host = self._context.topics.host(AUDIT_TOPIC, 0)
+        stored: Future[None] = self._context.loop.create_future()
+
+        def done(result: Stored | RaftlogError) -> None:
+            _resolve(stored, result if isinstance(result, RaftlogError) else None)
+
+        append(host, batch, parse_header(batch), ACKS_ALL, done)
+        await stored
+
+    async def _send(self, leader: int, batch: bytes) -> None:
+        part = ProducePartition(topic=AUDIT_TOPIC, partition=0, length=len(batch))
+        request = ProduceRequest(acks=ACKS_ALL, partitions=[part])
+        links = self._context.clustered().links
+        answer = (await links.request(leader, apis.PRODUCE, request, [batch])).message
+        assert isinstance(answer, ProduceResponse)
+        for result in answer.partitions:
+            if result.failure is not None:
+                raise result.failure.to_error()
+
+
+def _resolve(future: Future[None], error: RaftlogError | None) -> None:
+    if future.done():
+        return  # it was cancelled
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -39,7 +39,7 @@ from raftlog.errors import (
     FileLimitError,
     StorageFailedError,
 )
-from raftlog.server.workers import Workers
+from raftlog.server.scheduling import Workers
 
 logger = logging.getLogger(__name__)
 

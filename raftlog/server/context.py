@@ -6,30 +6,39 @@ import os
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
+from raftlog.consumer_groups import values
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
-from raftlog.protocol.metadata import BrokerInfo
-from raftlog.security.principal import Principal
+from raftlog.protocol.records import BrokerInfo
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN, FeatureRange
+from raftlog.record import batch
+from raftlog.replication.cluster_commands import (
+    SNAPSHOT_FORMAT,
+    SNAPSHOT_FORMAT_MIN,
+    snapshot_format,
+)
+from raftlog.replication.partition_state import STATE_FORMAT
+from raftlog.security.acl import Principal
 from raftlog.server.access.audit import Audit
 from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.authentication import Authenticator
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.budgets import ResponseBudget
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.connection import Connection
-from raftlog.server.consumer_groups.coordinator import Coordinator
-from raftlog.server.consumer_groups.lookup import Lookup
-from raftlog.server.event_log import EventLog
+from raftlog.server.groups.coordinator import Coordinator, Lookup
+from raftlog.server.maintenance import LogVerifier
 from raftlog.server.metrics import Counters
 from raftlog.server.operations import Operations
-from raftlog.server.peers.peering import Peering
+from raftlog.server.partition import BrokerClock, EventLog
+from raftlog.server.peers.links import Peering
 from raftlog.server.purgatory import Purgatory
-from raftlog.server.scrubber import LogVerifier
+from raftlog.server.scheduling import ResponseBudget
 from raftlog.server.topic_table import TopicTable
+from raftlog.storage import state_files
 
 
 @dataclass(slots=True)
@@ -114,3 +123,51 @@ class BrokerContext:
     def next_turn(self) -> int:
         """Return an increasing number, to rotate the first partition."""
         return next(self._turns)
+
+
+# -- features --------------------------------------------------------------------------------------
+#
+# Features of a broker: the versions of formats and protocols that it reads and writes.
+#
+# The level of the protocol between brokers, and with it that of the cluster state, is part of the
+# cluster state. Of the other formats, a broker writes the newest version that it has. So brokers of
+# two releases can share a cluster if each reads what the other writes, which ``raftlog cluster
+# features`` shows.
+
+
+def _one(name: str, version: int) -> FeatureRange:
+    return FeatureRange(name=name, version_min=version, version_max=version, level=version)
+
+
+@cache
+def features(peer_protocol: int) -> list[FeatureRange]:
+    """Return all features, sorted by name. ``peer_protocol``: of the cluster state."""
+    return [
+        FeatureRange(
+            name="cluster.state",
+            version_min=SNAPSHOT_FORMAT_MIN,
+            version_max=SNAPSHOT_FORMAT,
+            level=snapshot_format(peer_protocol),
+        ),
+        FeatureRange(
+            name="consumer.groups",
+            version_min=values.VERSION_MIN,
+            version_max=values.VERSION,
+            level=values.VERSION,
+        ),
+        _one("data.directory", state_files.FORMAT_VERSION),
+        _one("partition.state", STATE_FORMAT),
+        FeatureRange(
+            name="peer.protocol",
+            version_min=PEER_PROTOCOL_VERSION_MIN,
+            version_max=PEER_PROTOCOL_VERSION,
+            level=peer_protocol,
+        ),
+        _one("record.batch", batch.MAGIC),
+        FeatureRange(
+            name="record.layout",
+            version_min=batch.COLUMNS,
+            version_max=batch.KAFKA_ROWS,
+            level=batch.KAFKA_ROWS,
+        ),
+    ]

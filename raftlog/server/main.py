@@ -6,15 +6,21 @@ Importing this module does not import the broker: ``preload`` does.
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import logging
 import os
+import re
 import resource
 import signal
 import stat
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -25,7 +31,6 @@ from raftlog.config.broker import check_exposure
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
-from raftlog.server import log_lines
 from raftlog.standard_streams import STDERR, occupy
 
 if TYPE_CHECKING:
@@ -54,11 +59,10 @@ _MODULES: Final = (
     "raftlog.record.kafka_batch",
     "raftlog.server.broker",
     "raftlog.server.failpoints",
-    "raftlog.server.listener",
-    "raftlog.server.long_lived",
-    "raftlog.storage.cleaner",
+    "raftlog.server.connection",
+    "raftlog.storage.compaction",
 )
-_HTTP_MODULES: Final = ("jinja2", "raftlog.server.http.server")  # 0.2 s of CPU and 5 MB
+_HTTP_MODULES: Final = ("jinja2", "raftlog.server.http.app")  # 0.2 s of CPU and 5 MB
 _SASL_MODULES: Final = ("raftlog.security.sasl",)  # 0.2 s of CPU and 9 MB
 _TOKEN_MODULES: Final = ("raftlog.server.oauth",)  # requires the extra `security`
 
@@ -100,9 +104,9 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     returns more of what the port serves.
     """
     occupy()
-    handler = log_lines.LogWriter(STDERR)
-    handler.setFormatter(log_lines.formatter(config.logging_format))
-    handler.addFilter(log_lines.RepeatFilter())
+    handler = LogWriter(STDERR)
+    handler.setFormatter(formatter(config.logging_format))
+    handler.addFilter(RepeatFilter())
     logging.basicConfig(level=config.logging_level.upper(), handlers=[handler])
     raise_file_limit()
     keep_freed_memory()
@@ -120,8 +124,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
 async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     from raftlog.clock import SystemClock
     from raftlog.server.broker import Broker
-    from raftlog.server.listener import address_of, bind
-    from raftlog.server.long_lived import LongLivedObjects
+    from raftlog.server.connection import address_of, bind
 
     loop = asyncio.get_running_loop()
     stop, removed = asyncio.Event(), asyncio.Event()
@@ -146,7 +149,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     )
     http = None
     if http_listening is not None:
-        from raftlog.server.http.server import HttpServer
+        from raftlog.server.http.app import HttpServer
 
         api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
         http = await HttpServer.start(broker, http_listening, api)
@@ -186,7 +189,6 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
 
     Raises ``InvalidConfigError`` for invalid failpoints.
     """
-    from raftlog.server import failpoints
     from raftlog.server.broker import REAL
 
     points = Failpoints.from_environment(environment)
@@ -199,6 +201,8 @@ def world(environment: Mapping[str, str], config: BrokerConfig) -> tuple[Disk, S
         VARIABLE,
     )
     disk = FailpointDisk(OsDisk(), points.hit, config.data_dir, config.log_dirs)
+    from raftlog.server import failpoints
+
     return disk, failpoints.surroundings(points.hit)
 
 
@@ -212,8 +216,8 @@ def _say(config: BrokerConfig, line: str) -> None:
     """Write a line to stderr, regardless of the log level, and as JSON if the log is JSON."""
     if config.logging_format == "json":
         record = logger.makeRecord(logger.name, logging.INFO, __file__, 0, line, (), None)
-        line = log_lines.formatter(config.logging_format).format(record)
-    log_lines.say(line)
+        line = formatter(config.logging_format).format(record)
+    say(line)
 
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:
@@ -278,3 +282,246 @@ def keep_freed_memory() -> None:
     if set_option is not None:
         set_option(_M_TRIM_THRESHOLD, limits.FREED_BYTES_KEPT_MAX)
         set_option(_M_MMAP_THRESHOLD, limits.HEAP_BUFFER_BYTES_MAX)
+
+
+# -- log lines -------------------------------------------------------------------------------------
+#
+# Format of a broker's log lines: UTC time, level, logger, message; or JSON.
+#
+# Every line is formatted here, so untrusted text is escaped here: a control character, such as a
+# newline in a client id, becomes an escape sequence, and one event is one line. ``RepeatFilter``
+# limits how many lines one message of the code can write. ``LogWriter`` writes them in a thread:
+# neither the reader of stderr nor its file system can hold up a broker.
+
+
+# C0 and C1 controls, line and paragraph separators, and characters that reverse the direction of
+# text.
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def escaped(text: str) -> str:
+    """``text`` with control characters as escapes, such as ``\\n``."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+class RepeatFilter(logging.Filter):
+    """Drops lines of a message beyond ``LOG_REPEATS_MAX`` per ``LOG_REPEATS_INTERVAL_S``.
+
+    Lines have the same message if one call in the code wrote them, with any arguments: an
+    event that occurs for each of 10,000 partitions or connections does not fill the disk. The last
+    line before a gap announces it, and the first one after it has the number of dropped lines.
+    Debug lines are not limited.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        key = (record.name, str(record.msg))
+        window = self._windows.get(key)
+        if window is None or abs(record.created - window.start_s) >= limits.LOG_REPEATS_INTERVAL_S:
+            if len(self._windows) >= limits.LOG_MESSAGES_MAX:
+                self._windows.clear()
+            dropped = 0 if window is None else window.count - limits.LOG_REPEATS_MAX
+            window = self._windows[key] = _Window(record.created)
+            if dropped > 0:
+                record.repeats = f"{dropped} lines of this kind were omitted before"
+        window.count += 1
+        if window.count == limits.LOG_REPEATS_MAX:
+            record.repeats = (
+                f"further lines of this kind are omitted for {limits.LOG_REPEATS_INTERVAL_S} s"
+            )
+        return window.count <= limits.LOG_REPEATS_MAX
+
+
+class _Window:
+    __slots__ = ("count", "start_s")
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.count = 0
+
+
+class LogWriter(logging.Handler):
+    """Writes lines to a file descriptor in a thread. A call never waits for the reader: lines are
+    dropped while ``LOG_WAITING_BYTES_MAX`` wait, or if they cannot be written, such as to a full
+    file system. The next line that is written announces how many. ``dropped``: all of them.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._fd = fd
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0  # of the waiting lines
+        self._announced = 0  # dropped lines that a written line has announced
+        self._changed = threading.Condition()
+        self._is_writing = False
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a wrong call of the logger must not end its caller
+            self.handleError(record)
+        else:
+            self.write(line)
+
+    def write(self, line: str) -> None:
+        """Write a line, without the level filter."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        with self._changed:
+            if self._bytes + len(data) > limits.LOG_WAITING_BYTES_MAX:
+                self.dropped += 1
+                return
+            self._lines.append(data)
+            self._bytes += len(data)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="raftlog-log", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for ``LOG_FLUSH_S`` at most."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not (self._lines or self._is_writing), limits.LOG_FLUSH_S
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                line = self._lines.popleft()
+                self._bytes -= len(line)
+                self._is_writing = True
+                missing = self.dropped - self._announced
+            if missing:
+                line = b"(%d log lines were dropped: stderr could not take them)\n" % missing + line
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError:  # EPIPE, ENOSPC: there is no other place to report it
+                with self._changed:
+                    self.dropped += 1
+            else:
+                self._announced += missing
+
+
+def say(line: str) -> None:
+    """Write a line to the log of this process, regardless of the level."""
+    for writer in _writers():
+        writer.write(line)
+
+
+def dropped() -> int:
+    """Return the number of log lines that this process could not write."""
+    return sum(writer.dropped for writer in _writers())
+
+
+def _writers() -> list[LogWriter]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-23T02:45:02.136Z INFO raftlog.server.broker: message``, and a traceback below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_time(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
+        if repeats := getattr(record, "repeats", ""):
+            head += f" ({repeats})"
+        if record.exc_info:
+            head += "".join(f"\n  {line}" for line in self._traceback(record))
+        return head
+
+    def _traceback(self, record: logging.LogRecord) -> list[str]:
+        """Return the lines of the traceback. The text of an exception may be untrusted: it is
+        escaped.
+        """
+        assert record.exc_info is not None
+        lines = self.formatException(record.exc_info).split("\n")
+        return [escaped(line) for line in lines]
+
+
+class JsonFormatter(TextFormatter):
+    """One JSON object per line: time, level, logger, message, and traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": escaped(record.getMessage()),
+        }
+        if repeats := getattr(record, "repeats", ""):
+            line["repeats"] = repeats
+        if record.exc_info:
+            line["traceback"] = "\n".join(self._traceback(record))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def formatter(name: str) -> logging.Formatter:
+    """The formatter for a value of the setting ``logging.format``."""
+    return JsonFormatter() if name == "json" else TextFormatter()
+
+
+def _time(record: logging.LogRecord) -> str:
+    """Return the time in UTC, with milliseconds, in RFC 3339 format."""
+    time = datetime.fromtimestamp(record.created, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- long lived ------------------------------------------------------------------------------------
+#
+# Keeps the objects of partitions out of garbage collections.
+#
+# A full collection visits every container object of the process, and holds the event loop for that
+# time. Frozen objects (``gc.freeze``) are not visited. They are freed by their reference counts;
+# cyclic garbage among them is freed after ``gc.unfreeze``.
+
+
+CHANGE_PARTITIONS: Final = 200  # created or deleted since the objects were frozen
+INTERVAL_SECONDS: Final = 1.0
+
+
+class LongLivedObjects:
+    """Freezes all objects at the start, and again after many partitions were created."""
+
+    def __init__(
+        self,
+        partition_count: Callable[[], int],
+        *,
+        freeze: Callable[[], object] = gc.freeze,
+        unfreeze: Callable[[], object] = gc.unfreeze,
+    ) -> None:
+        self._partition_count = partition_count
+        self._freeze = freeze
+        self._unfreeze = unfreeze
+        self._frozen_at = partition_count()
+        freeze()
+
+    def update(self) -> None:
+        """Freeze the objects of new partitions. Let the next full collection visit all objects, if
+        many partitions were deleted.
+        """
+        count = self._partition_count()
+        if count >= self._frozen_at + CHANGE_PARTITIONS:
+            self._freeze()
+        elif count <= self._frozen_at - CHANGE_PARTITIONS:
+            self._unfreeze()
+        else:
+            return
+        self._frozen_at = count
+
+    async def watch(self) -> None:
+        """Update once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            self.update()

@@ -16,7 +16,7 @@ from joserfc.jwk import KeySet
 
 from raftlog import limits
 from raftlog.errors import AuthenticationError, ClusterNotReadyError, InvalidRequestError
-from raftlog.security.principal import USER, Principal, check_name
+from raftlog.security.acl import USER, Principal, check_name
 from raftlog.security.sasl import Accepted
 
 # Asymmetric ones only: with others, everyone who has the keys could sign.

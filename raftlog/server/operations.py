@@ -18,6 +18,10 @@ from raftlog.config.keys import DAY_MS
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.cluster import (
     BrokerStatus,
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
+    DecommissionRequest,
+    DecommissionResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DiskStatus,
@@ -29,6 +33,7 @@ from raftlog.protocol.cluster import (
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
+    ReserveBrokerIdResponse,
     ThrottleMovesRequest,
     ThrottleMovesResponse,
     TopicDiskUse,
@@ -37,21 +42,12 @@ from raftlog.protocol.cluster import (
     TransferLeaderResponse,
     UpgradeFeaturesResponse,
 )
-from raftlog.protocol.membership import (
-    CancelDecommissionRequest,
-    CancelDecommissionResponse,
-    DecommissionRequest,
-    DecommissionResponse,
-    ReserveBrokerIdResponse,
-)
-from raftlog.protocol.metadata import BrokerInfo
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol.records import BrokerInfo
 from raftlog.protocol.schema import numbers_of
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.disk_space import DiskSpace
-from raftlog.server.log_dirs import LogDirMonitor
-from raftlog.server.partition import Partition
-from raftlog.server.topic_table import HostedTopic, TopicTable
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
+from raftlog.server.disks import DiskSpace
+from raftlog.server.partition import BrokerClock, Partition
+from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
 from raftlog.storage import Store
 from raftlog.types import LeaderEpoch, Offset
 

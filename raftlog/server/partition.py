@@ -7,18 +7,27 @@ module has the log, the requests that wait for it, and the effects of a role cha
 
 from __future__ import annotations
 
+import errno
 import logging
+import threading
+import time
 from asyncio import AbstractEventLoop
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from raftlog import limits
+from raftlog.clock import Clock
 from raftlog.config.keys import INT64_MAX
 from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
     DiskFullError,
     DiskHungError,
+    FencedLeaderEpochError,
+    FileLimitError,
     LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
@@ -26,32 +35,151 @@ from raftlog.errors import (
     OutcomeUnknownError,
     RaftlogError,
     StorageFailedError,
+    UnknownLeaderEpochError,
 )
 from raftlog.record import BatchHeader
+from raftlog.replication.cluster_commands import Event
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.disk_space import DiskSpace
-from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.event_log import EventLog
-from raftlog.server.fencing import check_epoch
-from raftlog.server.flusher import GroupCommit
-from raftlog.server.hindrance import Hindrance
-from raftlog.server.log_compaction import LogCompaction
-from raftlog.server.log_start import LogStartAdvancer
+from raftlog.replication.trusted_time import TrustedTime
+from raftlog.server.disks import DiskSpace, DiskWatch
 from raftlog.server.metrics import Counters
-from raftlog.server.offset_waiters import Acknowledge, OffsetWaiters, Watcher
-from raftlog.server.workers import Workers
-from raftlog.storage import Appended, Log, TimestampSearch
-from raftlog.types import (
-    NO_BASE_OFFSET,
-    Buffer,
-    LeaderEpoch,
-    Offset,
-    TopicPartition,
-)
+from raftlog.server.scheduling import Acknowledge, OffsetWaiters, Watcher, Workers
+from raftlog.storage import Appended, DeleteTask, Log, SyncTask, TimestampSearch
+from raftlog.types import NO_BASE_OFFSET, Buffer, LeaderEpoch, Offset, TimestampMs, TopicPartition
+
+if TYPE_CHECKING:
+    from raftlog.storage import CompactionTask
+
+
+# -- broker clock ----------------------------------------------------------------------------------
+#
+# Clock of a broker: the time for new records, and the time by which data expires.
+#
+# It holds the clocks of the machine and ``replication.trusted_time``, which decides. It saves the
+# trusted time, so that the next start can compare its clock with it.
+
 
 logger = logging.getLogger(__name__)
+
+UPDATE_SECONDS: Final = 1.0
+
+
+class BrokerClock:
+    """A ``Clock`` whose wall time is the time for new records; see ``TrustedTime.record_ms``."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        broker_id: int = 0,
+        voters: Collection[int] | None = (),
+        saved_ms: TimestampMs | None = None,
+    ) -> None:
+        """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are single-broker mode, and a
+        first start.
+        """
+        self.machine = clock
+        self.monotonic: Callable[[], float] = clock.monotonic  # seconds
+        self._trusted = TrustedTime(
+            broker_id=broker_id,
+            voters=voters,
+            saved_ms=saved_ms,
+            now=clock.monotonic(),
+            wall_ms=clock.wall_ms(),
+        )
+        self._has_stepped = False
+        self._is_waiting = False
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def wall_ms(self) -> TimestampMs:
+        return self.read()[1]
+
+    def read(self) -> tuple[float, TimestampMs]:
+        """Return monotonic seconds, and the wall time for new records, of the same moment."""
+        now = self.machine.monotonic()
+        return now, self._trusted.record_ms(now, self.machine.wall_ms())
+
+    def deletion_ms(self) -> TimestampMs | None:
+        """Return the time by which data may expire; None: nothing may expire now."""
+        return self._trusted.deletion_ms(self.machine.monotonic())
+
+    def error_ms(self) -> int:
+        """Return the milliseconds by which the machine's wall clock is ahead of the trusted time,
+        if that is a step; negative if it is behind.
+        """
+        return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def set_voters(self, voters: Collection[int]) -> None:
+        """See ``TrustedTime.set_voters``."""
+        self._trusted.set_voters(voters)
+
+    def on_peer(self, broker_id: int, wall_ms: TimestampMs, round_trip_s: float) -> None:
+        """Process the wall-clock time in a peer's response."""
+        now = self.machine.monotonic()
+        self._trusted.on_peer(broker_id, wall_ms, round_trip_s=round_trip_s, now=now)
+
+    def update(self) -> None:
+        """Compare the clocks; call it every ``UPDATE_SECONDS``."""
+        self._trusted.update(now=self.machine.monotonic(), wall_ms=self.machine.wall_ms())
+        self._log_changes()
+
+    def _log_changes(self) -> None:
+        error_ms = self.error_ms()
+        if (error_ms != 0) != self._has_stepped:
+            self._has_stepped = error_ms != 0
+            if self._has_stepped:
+                logger.error(
+                    "wall clock differs: ahead_s=%.1f. Retention, compaction and other expiry do "
+                    "not use this clock. Correct the clock; %s",
+                    error_ms / 1_000,
+                    "if it is already correct, restart the broker"
+                    if self._trusted.is_alone
+                    else "if it is already correct, correct the clocks of the other brokers",
+                )
+            else:
+                logger.info("wall clock corrected: expiry=active")
+        is_waiting = self.deletion_ms() is None
+        if is_waiting != self._is_waiting:
+            self._is_waiting = is_waiting
+            logger.info(
+                "expiry paused: reason=clock_not_confirmed"
+                if is_waiting
+                else "expiry resumed: reason=clock_confirmed"
+            )
+
+
+# -- event log -------------------------------------------------------------------------------------
+#
+# Event history of a broker: the last committed changes that it applied, in memory.
+#
+# All voters of a partition and all brokers of a cluster record the same events, so the history of a
+# broker that restarts is on the others.
+
+
+class TimedEvent(NamedTuple):
+    """``at_ms``: wall-clock time at which this broker applied the change."""
+
+    at_ms: TimestampMs
+    event: Event
+
+
+class EventLog:
+    """The last ``limits.EVENTS_KEPT_MAX`` events, oldest first. ``counts``: all, by kind."""
+
+    def __init__(self) -> None:
+        self.events: deque[TimedEvent] = deque(maxlen=limits.EVENTS_KEPT_MAX)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, event: Event, at_ms: TimestampMs) -> None:
+        self.counts[event.kind] += 1
+        self.events.append(TimedEvent(at_ms, event))
+
+
+# -- partition -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -800,3 +928,553 @@ class Partition:
         self._waiting_for_commit.reached(self._high_watermark)
         for watcher in tuple(self._watchers):
             watcher.wake()
+
+
+# -- flusher ---------------------------------------------------------------------------------------
+#
+# Group commit: one fdatasync at a time per log, for everything appended since the last one began.
+#
+# The log determines what a sync makes durable (``complete_sync``); the host acts on it.
+
+
+class GroupCommit:
+    """Syncs of one log. Invariant: at most one task is in flight, and none after one has
+    failed.
+    """
+
+    __slots__ = (
+        "_began",
+        "_counters",
+        "_jobs",
+        "_log",
+        "_loop",
+        "_on_durable",
+        "_on_failed",
+        "_scheduled",
+        "_snapshot_due",
+        "_stopped",
+        "_task",
+        "_workers",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        loop: AbstractEventLoop,
+        workers: Workers,
+        *,
+        on_durable: Callable[[], None],
+        on_failed: Callable[[StorageFailedError], None],
+        counters: Counters,
+    ) -> None:
+        self._log = log
+        self._loop = loop
+        self._workers = workers
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._scheduled = False
+        self._snapshot_due = False
+        self._task: SyncTask | None = None
+        self._jobs: list[Callable[[], None]] = []
+        self._stopped = False
+        self._counters = counters
+        self._began = 0.0  # monotonic seconds, of the task
+
+    def request(self, *, snapshot: bool = False) -> None:
+        """Sync the log, including everything that this turn of the loop still appends to it.
+
+        With ``snapshot``, also save the data that makes the next start fast.
+        """
+        self._snapshot_due |= snapshot
+        if self._task is None and not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def between_syncs(self, job: Callable[[], None]) -> None:
+        """Run ``job`` while no task is in flight, before the next one begins: now, if there is
+        none.
+        """
+        if self._task is None:
+            job()
+        else:
+            self._jobs.append(job)
+
+    def stop(self) -> None:
+        """Start no further syncs. ``between_syncs`` reports the end of the last one."""
+        self._stopped = True
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._stopped or self._task is not None:
+            return  # a job of the last sync requested one, and its end started it
+        self._task = task = self._log.begin_sync(snapshot=self._snapshot_due)
+        self._snapshot_due = False
+        if task is not None:
+            self._began = self._counters.now()
+            self._workers.submit(task.run, self._finished)
+
+    def _finished(self, _result: None, error: Exception | None) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        if error is None:
+            self._counters.fsync_seconds.observe(self._counters.now() - self._began)
+            self._log.complete_sync(task)
+            jobs, self._jobs = self._jobs, []
+            for job in jobs:
+                job()
+            self._begin()  # the disk syncs newer appends while responses are created
+            self._on_durable()
+            return
+        self._stopped = True
+        if not isinstance(error, OSError):  # for any error, the outcome of the sync is unknown
+            error = OSError(errno.EIO, repr(error))
+        failure = self._log.failed_sync(task, error)
+        # Otherwise the log is corrupt, and has reported it.
+        if isinstance(failure, StorageFailedError):
+            self._on_failed(failure)
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job()
+
+
+# -- log start -------------------------------------------------------------------------------------
+#
+# Advances the log start offset of a partition, by deletion requests and retention.
+#
+# Whole segments are deleted, so this module also rolls the active segment by its age. The log start
+# offset changes at once; the files are deleted in a thread, and never while the log is being
+# synced. The caller decides the offset.
+
+
+class LogStartAdvancer:
+    """Deletions of one log. With ``closed`` set, none is started."""
+
+    __slots__ = (
+        "_commit",
+        "_log",
+        "_on_failed",
+        "_on_start",
+        "_out",
+        "_quiet",
+        "_workers",
+        "closed",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        commit: GroupCommit,
+        workers: Workers,
+        *,
+        on_start: Callable[[], None],
+        on_failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        """``on_start``: called when a new log start offset is durable."""
+        self.closed: RaftlogError | None = None  # reason why none is started
+        self._log = log
+        self._commit = commit
+        self._workers = workers
+        self._on_start = on_start
+        self._on_failed = on_failed
+        self._out = 0
+        self._quiet: list[Callable[[], None]] = []
+
+    def advance_log_start(self, before_offset: Offset, done: Acknowledge) -> None:
+        """Delete the records below ``before_offset``; call ``done`` once that is durable."""
+
+        def drop() -> None:
+            if self.closed is not None:
+                done(self.closed)
+                return
+            # The log may have been truncated since the request.
+            offset = min(before_offset, self._log.log_end_offset)
+            offset = max(offset, self._log.log_start_offset)
+            self._run(lambda: self._log.advance_log_start(offset), done)
+
+        self._commit.between_syncs(drop)
+
+    def apply_retention(self, *, now_ms: int | None, high_watermark: Offset) -> None:
+        """Delete the records that the topic's retention expires. Called between syncs. ``now_ms``:
+        see ``Log.apply_retention``.
+        """
+        self._run(
+            lambda: self._log.apply_retention(now_ms=now_ms, high_watermark=high_watermark),
+            _ignore,
+        )
+
+    def roll_if_due(self, *, now_ms: int) -> bool:
+        """Start a segment if the last one is old enough, and return whether it was. Called between
+        syncs.
+        """
+        try:
+            return self._log.roll_if_due(now_ms=now_ms)
+        except (DiskFullError, DamagedLogError):
+            return False  # producers get the error of a full disk; rolling can wait
+        except StorageFailedError as error:
+            self._on_failed(error)
+            return False
+
+    def when_quiet(self, done: Callable[[], None]) -> None:
+        """Call ``done``, after the close, once no thread uses the files of the log."""
+        assert self.closed is not None
+        self._quiet.append(done)
+        self._commit.between_syncs(self._check_quiet)
+
+    def disk_error(self, what: str, error: Exception) -> RaftlogError:
+        """Return the error for a failure of the disk. One that leaves its state unknown is
+        reported.
+        """
+        failure = self._log.disk_failed(what, error)
+        if isinstance(failure, StorageFailedError):
+            self._on_failed(failure)
+        return failure
+
+    def _run(self, plan: Callable[[], DeleteTask | None], done: Acknowledge) -> None:
+        """Take a deletion task from the log and run it; the log start offset has already
+        changed.
+        """
+        what = f"deleting old records in {self._log.directory}"
+        try:
+            task = plan()
+        except OSError as error:
+            done(self.disk_error(what, error))
+            return
+        if task is None:
+            done(None)
+            return
+        self._out += 1
+
+        def finished(_result: None, error: Exception | None) -> None:
+            self._out -= 1
+            if error is None:
+                self._log.start_is_durable(task)
+                self._on_start()
+            done(None if error is None else self.disk_error(what, error))
+            self._commit.between_syncs(self._check_quiet)
+
+        self._workers.submit(task.run, finished)
+
+    def _check_quiet(self) -> None:
+        if self.closed is not None and self._out == 0:
+            waiting, self._quiet = self._quiet, []
+            for done in waiting:
+                done()
+
+
+def _ignore(_outcome: RaftlogError | None) -> None:
+    """Ignore the outcome: retention is retried at the next round; a failed disk was already
+    reported.
+    """
+
+
+# -- fencing ---------------------------------------------------------------------------------------
+#
+# Fencing by leader epoch: compares the epoch of a client with this broker's (KIP-320). Pure.
+
+
+def check_epoch(
+    known_epoch: LeaderEpoch, leader_epoch: LeaderEpoch, topic_partition: TopicPartition
+) -> None:
+    """Raise unless the epoch of the client is this replica's; -1 matches any.
+
+    ``FencedLeaderEpochError`` for an older one, ``UnknownLeaderEpochError`` for a newer one.
+    """
+    if known_epoch == -1 or known_epoch == leader_epoch:
+        return
+    if known_epoch < leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{topic_partition} is in leader epoch {leader_epoch}; the request knows {known_epoch}"
+        )
+    raise UnknownLeaderEpochError(
+        f"{topic_partition}: this broker has not received leader epoch {known_epoch} yet"
+    )
+
+
+# -- hindrance -------------------------------------------------------------------------------------
+#
+# Disk problems of one log: a full disk or a disk that hangs, and their duration.
+#
+# The log's host records every refused append; the role manager records a disk that completes no
+# sync. Without problems, nothing is recorded and nothing is counted. The role manager decides the
+# reaction.
+
+
+# Seconds. A log without disk space for this time transfers its role to another broker. A disk
+# counts as hung after a longer time (``disk_watch``), so nothing is added for it.
+FULL_SECONDS: Final = 1.0
+# If all disks are full, no broker is better than the last one: each failed transfer multiplies the
+# time to the next one by this factor, up to a maximum.
+SLOWER: Final = 4.0
+FULL_SECONDS_MAX: Final = 60.0
+_SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
+
+
+class Hindrance:
+    """Disk problems of one log. ``now`` returns monotonic seconds."""
+
+    __slots__ = ("_began", "_futile", "_now", "_since", "cause", "is_held_up", "is_short")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: float | None = None  # monotonic seconds; start of the problem, in this role
+        self._began: float | None = None  # monotonic seconds; start of the problem, in any role
+        self._futile = [0, 0]  # number of transfers, as a follower and as the leader
+        # An append failed for lack of disk space, and none has succeeded since.
+        self.is_short = False
+        self.cause = ""  # of the last refused append: "disk_full" or "file_limit"
+        self.is_held_up = False  # the disk completes no sync, or too few of them
+
+    def __str__(self) -> str:
+        return "disk_hung" if self.is_held_up else self.cause
+
+    def refused(self, error: RaftlogError | None = None) -> None:
+        """Record an append that failed with ``error`` for lack of disk space, or of files."""
+        self.cause = "file_limit" if isinstance(error, FileLimitError) else "disk_full"
+        self.is_short = True
+        self._begin()
+
+    def found(self) -> None:
+        """Record a successful append. Only needed while ``is_short``; further calls have no
+        effect.
+        """
+        self.is_short = False
+        self._end()
+
+    def hold_up(self, is_held_up: bool) -> None:
+        """Record whether syncs take too long. Call it periodically while they do."""
+        was_held_up, self.is_held_up = self.is_held_up, is_held_up
+        if is_held_up:
+            self._begin()
+        elif was_held_up:
+            self._end()
+
+    def _begin(self) -> None:
+        now = self._now()
+        self._since = now if self._since is None else self._since
+        self._began = now if self._began is None else self._began
+
+    def _end(self) -> None:
+        if not (self.is_short or self.is_held_up):
+            self._since, self._began, self._futile = None, None, [0, 0]
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration in seconds, in any roles; 0 without a problem."""
+        return 0.0 if self._began is None else self._now() - self._began
+
+    def begin_role(self) -> None:
+        """Restart the measurement: problems in an earlier role do not count for this one."""
+        self._since = None
+
+    def is_overdue(self, *, leads: bool) -> bool:
+        """Whether it has lasted too long for a leader, or for a follower in sync."""
+        if self._since is None:
+            return False
+        times = min(self._futile[leads], _SLOWER_TIMES_MAX)
+        patience = min(FULL_SECONDS * SLOWER**times, FULL_SECONDS_MAX)
+        if self.is_held_up and not times:
+            patience = 0.0
+        return self._now() - self._since >= patience
+
+    def yielded(self, *, leads: bool) -> None:
+        """Record that the broker stopped leading, or left the ISR, for this reason."""
+        self._futile[leads] += 1
+        self._since = None
+
+
+# -- log compaction --------------------------------------------------------------------------------
+#
+# Compaction of one log: a task is taken from it, run in a thread, and returned to it.
+#
+# ``raftlog.storage`` decides which records are removed, and replaces files safely. This module
+# decides when it runs (never while the log is being synced), limits the thread (it shares the
+# interpreter's lock with the loop, and the disk with the syncs), and cancels it.
+
+
+# Maximum sleep of a throttled thread before it checks for cancellation.
+SLEEP_SECONDS_MAX: Final = 0.1
+# The loop also needs the interpreter's lock. After this time without a pause, the thread releases
+# it, for long enough that the loop gets it before the thread returns: sleep(0) does not guarantee
+# that.
+WORK_SECONDS_MAX: Final = 0.0005
+YIELD_SECONDS: Final = 0.00005
+
+Pause: TypeAlias = Callable[[int], None]
+
+
+def stand_still(seconds: float) -> None:
+    """Sleep. ``time.sleep`` fails with EINVAL under libfaketime, which sets wall clocks."""
+    threading.Event().wait(seconds)
+
+
+class GivenUpError(Exception):
+    """The compaction was cancelled. Raised in its thread, and handled by its owner only."""
+
+
+class Terms(NamedTuple):
+    """Parameters of a compaction."""
+
+    now_ms: int
+    chance_seed: int
+    memory_bytes: int
+
+
+class Pass(NamedTuple):
+    """Result of a compaction. ``error``: None if it completed, or was cancelled."""
+
+    is_done: bool = False
+    error: Exception | None = None
+
+
+Finished: TypeAlias = Callable[[Pass], None]
+
+
+class Pace:
+    """Called by a compaction after each step, in its thread: yields to other threads, and limits
+    the rate.
+
+    Raises ``GivenUpError`` once ``is_given_up`` returns True.
+    """
+
+    def __init__(
+        self,
+        is_given_up: Callable[[], bool],
+        *,
+        bytes_per_second: int = 0,
+        sleep: Callable[[float], None] = stand_still,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``bytes_per_second``: of reading and writing together; 0 means no limit."""
+        self._is_given_up = is_given_up
+        self._bytes_per_second = bytes_per_second
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._free_at = self._yielded_at = monotonic()
+
+    def __call__(self, size_bytes: int) -> None:
+        """``size_bytes``: read or written since the last call."""
+        self._poll()
+        now = self._monotonic()
+        if self._bytes_per_second:
+            self._throttle(size_bytes, now)
+        elif now - self._yielded_at >= WORK_SECONDS_MAX:
+            self._sleep(YIELD_SECONDS)
+            self._yielded_at = self._monotonic()
+
+    def _throttle(self, size_bytes: int, now: float) -> None:
+        """Sleep until the work so far is within the rate limit."""
+        self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
+        while (left := self._free_at - now) > 0:
+            self._sleep(min(left, SLEEP_SECONDS_MAX))
+            self._poll()
+            now = self._monotonic()
+
+    def _poll(self) -> None:
+        if self._is_given_up():
+            raise GivenUpError
+
+
+class LogCompaction:
+    """Compactions of one log. Invariant: at most one is in progress, and the log is not truncated
+    and its files are not removed until it ends.
+    """
+
+    __slots__ = ("_commit", "_is_out", "_log", "_waiting", "closed")
+
+    def __init__(self, log: Log, commit: GroupCommit) -> None:
+        self.closed: RaftlogError | None = None  # reason why no compaction starts any longer
+        self._log = log
+        self._commit = commit
+        self._is_out = False
+        self._waiting: list[Callable[[], None]] = []  # called at the end of the one in progress
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the compaction in progress must end soon. Read by its thread."""
+        return self.closed is not None or bool(self._waiting)
+
+    def when_over(self, job: Callable[[], None]) -> None:
+        """Cancel the compaction in progress, and call ``job`` when it has ended. Without one, call
+        ``job`` immediately.
+        """
+        if self._is_out:
+            self._waiting.append(job)
+        else:
+            job()
+
+    def begin(
+        self,
+        terms: Terms,
+        *,
+        high_watermark: Callable[[], Offset],
+        tombstones_kept_from: Callable[[], Offset],
+        workers: Workers,
+        pause: Pause,
+        finished: Finished,
+    ) -> None:
+        """Compact the log, if it is worthwhile; ``finished`` gets the result.
+
+        Only records below ``high_watermark()``. Therefore members of the ISR never lack
+        compacted records (see ``replication.following.must_restart``). Tombstones at or above
+        ``tombstones_kept_from()`` are kept.
+        """
+        assert not self._is_out, "one compaction at a time"
+        self._is_out = True
+        self._commit.between_syncs(
+            partial(
+                self._begin, terms, high_watermark, tombstones_kept_from, workers, pause, finished
+            )
+        )
+
+    def _begin(
+        self,
+        terms: Terms,
+        high_watermark: Callable[[], Offset],
+        tombstones_kept_from: Callable[[], Offset],
+        workers: Workers,
+        pause: Pause,
+        finished: Finished,
+    ) -> None:
+        if self.is_given_up:
+            self._over(finished, Pass())
+            return
+        try:
+            task = self._log.begin_compaction(
+                now_ms=terms.now_ms,
+                high_watermark=high_watermark(),
+                tombstones_kept_from=tombstones_kept_from(),
+                chance_seed=terms.chance_seed,
+                memory_bytes=terms.memory_bytes,
+            )
+        except (RaftlogError, OSError) as error:
+            self._over(finished, Pass(error=error))
+            return
+        if task is None:
+            self._over(finished, Pass())
+            return
+
+        def came_back(_result: None, error: Exception | None) -> None:
+            self._commit.between_syncs(partial(self._end, task, error, finished))
+
+        workers.submit(partial(task.run, pause), came_back)
+
+    def _end(self, task: CompactionTask, error: Exception | None, finished: Finished) -> None:
+        """Process the end of the thread's work on the task. Called between syncs."""
+        # The log cannot use a stale task, because it lost records during the compaction.
+        is_done = error is None and not self.is_given_up and not task.is_stale
+        try:
+            if is_done:
+                self._log.complete_compaction(task)
+            else:
+                self._log.abandon_compaction(task)
+        except (RaftlogError, OSError) as failure:
+            is_done, error = False, failure
+        self._commit.request()  # makes the new files durable, and their indexes
+        self._over(finished, Pass(is_done, None if isinstance(error, GivenUpError) else error))
+
+    def _over(self, finished: Finished, outcome: Pass) -> None:
+        self._is_out = False
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            job()
+        finished(outcome)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final, Protocol
 
 from raftlog.server.partition import Partition
-from raftlog.server.timer_coalescing import coalesced_deadline
+from raftlog.server.scheduling import coalesced_deadline
 
 # A fetch of at most this many partitions is checked at every change of one of them; a larger one
 # once per turn of the loop, as its check takes time for each partition.

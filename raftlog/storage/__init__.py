@@ -2,17 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from raftlog.storage.appended import Appended, ReplicatedAppend
 from raftlog.storage.catalog import Topic
-from raftlog.storage.compactor import CompactionStatus
+from raftlog.storage.compaction import CompactionStatus
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
-from raftlog.storage.identity import Identity
-from raftlog.storage.log import Log
+from raftlog.storage.log import Appended, Log, ReplicatedAppend
 from raftlog.storage.segment import TimestampSearch
+from raftlog.storage.state_files import Identity
 from raftlog.storage.store import Store
 
 if TYPE_CHECKING:  # the first compaction imports numpy
-    from raftlog.storage.cleaner import CompactionTask as CompactionTask
+    from raftlog.storage.compaction import CompactionTask as CompactionTask
 
 __all__ = [
     "Appended",

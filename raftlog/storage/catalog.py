@@ -25,8 +25,8 @@ from raftlog.errors import (
     UnknownTopicError,
     counted,
 )
-from raftlog.storage import state_file
-from raftlog.storage.faults import storage_error
+from raftlog.storage import state_files
+from raftlog.storage.state_files import storage_error
 from raftlog.types import check_topic_name
 
 Overrides: TypeAlias = Mapping[str, str]
@@ -102,12 +102,12 @@ class Catalog:
         self.deleting: Mapping[str, Topic] = {}  # by id; their files may still exist
         self.dropping: tuple[Dropping, ...] = ()
         self.log_dirs: Mapping[str, KnownLogDir] = {}  # by id
-        self._spare = state_file.Spare(disk, path)
+        self._spare = state_files.Spare(disk, path)
         self._written: dict[str, _Written] = {}  # by id
         self._load()
 
     def _load(self) -> None:
-        state = state_file.read(self._disk, self._path)
+        state = state_files.read(self._disk, self._path)
         if state is None:
             return
         self._show({row["id"]: _from_state(row) for row in state["topics"]})
@@ -127,7 +127,7 @@ class Catalog:
         for id_, topic in topics.items():
             entry = known.get(id_)
             if entry is None or entry[0] is not topic:
-                entry = _Written(topic, state_file.text_of(_to_state(topic)), len(topic.local))
+                entry = _Written(topic, state_files.text_of(_to_state(topic)), len(topic.local))
             written[id_] = entry
         return written
 
@@ -150,21 +150,21 @@ class Catalog:
         log_dirs = self.log_dirs if log_dirs is None else log_dirs
         written = self._encoded(topics)
         state = {
-            "topics": state_file.array_of(map(itemgetter(1), written.values())),
-            "deleting": state_file.text_of([_to_state(topic) for topic in deleting.values()]),
-            "dropping": state_file.text_of(
+            "topics": state_files.array_of(map(itemgetter(1), written.values())),
+            "deleting": state_files.text_of([_to_state(topic) for topic in deleting.values()]),
+            "dropping": state_files.text_of(
                 [list(drop if drop.log_dir else drop[:-1]) for drop in dropping]
             ),
         }
         if log_dirs:
             known = {id_: list(known) for id_, known in log_dirs.items()}
-            state["log_dirs"] = state_file.text_of(known)
+            state["log_dirs"] = state_files.text_of(known)
         try:
-            text = state_file.object_of(state)
+            text = state_files.object_of(state)
             if frees:
                 self._spare.write(text)
             else:
-                size = state_file.write(self._disk, self._path, text)
+                size = state_files.write(self._disk, self._path, text)
                 if keeps_spare:
                     self._spare.keep(size)
         except OSError as error:

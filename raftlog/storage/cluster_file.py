@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from raftlog.disk import NO_ROOM, Disk
 from raftlog.errors import DamagedLogError
-from raftlog.storage import state_file
+from raftlog.storage import state_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def _path(directory: str) -> str:
 def read(disk: Disk, directory: str) -> ClusterCopy:
     """Return the saved copy. Raises ``OSError``."""
     try:
-        saved = state_file.read(disk, _path(directory))
+        saved = state_files.read(disk, _path(directory))
         if saved is None:
             return ClusterCopy()
         voters = {int(broker): str(name) for broker, name in saved["voters"].items()}
@@ -49,7 +49,7 @@ def write(disk: Disk, directory: str, copy: ClusterCopy) -> None:
         "voters": {str(broker): name for broker, name in copy.voters.items()},
     }
     try:
-        state_file.write(disk, _path(directory), saved)
+        state_files.write(disk, _path(directory), saved)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -13,8 +13,7 @@ from typing import Any
 
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File, missing
 from raftlog.storage.checkpoint import Anchor, CheckpointFile
-from raftlog.storage.epoch_cache import EpochCache
-from raftlog.storage.log_files import LogFiles
+from raftlog.storage.segment import EpochCache, LogFiles
 from raftlog.types import Offset
 
 

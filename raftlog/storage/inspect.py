@@ -23,11 +23,10 @@ from raftlog.record import (
     verify_chain,
 )
 from raftlog.storage.checkpoint import CheckpointFile
-from raftlog.storage.compaction_files import segment_paths
-from raftlog.storage.index import SparseIndex
+from raftlog.storage.compaction import segment_paths
+from raftlog.storage.opening import live_bases, read_index
 from raftlog.storage.quarantine import is_quarantine
-from raftlog.storage.recovery import live_bases, read_index
-from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, base_offsets, file_name
+from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SparseIndex, base_offsets, file_name
 from raftlog.types import Offset
 
 # Kinds of problems, the worst first.

@@ -16,19 +16,24 @@ compaction; the log replaces its segments with the cleaned ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
 from raftlog.disk import MISSING, NO_DESCRIPTOR, NO_ROOM, Disk
 from raftlog.errors import (
+    ChainMismatchError,
     CorruptBatchError,
     DamagedLogError,
     DiskFullError,
+    InvalidRequestError,
     OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
     StorageFailedError,
 )
 from raftlog.limits import VALIDATED_ON_LOOP_BYTES_MAX
@@ -39,34 +44,23 @@ from raftlog.record import (
     check_batches,
     find_timestamp,
     parse_header,
+    payload,
     split_checked,
     stamp,
     verify_chain,
 )
-from raftlog.storage import admission, retention
-from raftlog.storage.appended import Appended, ReplicatedAppend
-from raftlog.storage.checkpoint import Anchor
-from raftlog.storage.compactor import TICKET_BYTES, Compactable, CompactionStatus, Compactor
-from raftlog.storage.copies import Copy
+from raftlog.storage.checkpoint import Anchor, Copy
+from raftlog.storage.compaction import TICKET_BYTES, Compactable, CompactionStatus, Compactor
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
-from raftlog.storage.epoch_cache import EpochCache
-from raftlog.storage.faults import storage_error
 from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.opening import Opened, open_log, rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.segment import Segment, TimestampSearch
-from raftlog.storage.segment_list import SegmentList
-from raftlog.types import (
-    NO_BASE_OFFSET,
-    NO_TIMESTAMP,
-    Buffer,
-    LeaderEpoch,
-    Offset,
-    TimestampMs,
-)
+from raftlog.storage.segment import EpochCache, Segment, SegmentList, TimestampSearch
+from raftlog.storage.state_files import storage_error
+from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer, LeaderEpoch, Offset, TimestampMs
 
-if TYPE_CHECKING:  # the first compaction imports numpy
-    from raftlog.storage.cleaner import CompactionTask
+if TYPE_CHECKING:
+    from raftlog.storage.compaction import CompactionTask
 
 
 class Log:
@@ -320,7 +314,7 @@ class Log:
         """
         self._check_writable()
         is_mirrored = at_offset != NO_BASE_OFFSET
-        admission.check(header, self.config, now_ms=now_ms, is_mirrored=is_mirrored)
+        check(header, self.config, now_ms=now_ms, is_mirrored=is_mirrored)
         if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
@@ -332,7 +326,7 @@ class Log:
                 )
         base_offset = self.log_end_offset
         if is_mirrored and at_offset != base_offset:
-            raise admission.not_at_end(at_offset, base_offset)
+            raise not_at_end(at_offset, base_offset)
         try:
             active = self._segment_for_append(header.length, now_ms)
         except OSError as error:
@@ -379,12 +373,12 @@ class Log:
         self._check_writable()
         headers = check_batches(batches)
         if self._starts_inside(headers[0]):
-            admission.check_replicated(headers, self.directory, headers[0].base_offset)
+            check_replicated(headers, self.directory, headers[0].base_offset)
             self.restart_at(headers[0].base_offset)
         else:
             chain = self._known_chain
             epoch = self.last_epoch if chain is not None else -1
-            admission.check_replicated(headers, self.directory, self.log_end_offset, chain, epoch)
+            check_replicated(headers, self.directory, self.log_end_offset, chain, epoch)
         view = memoryview(batches)
         first = 0
         while first < len(headers):
@@ -781,7 +775,7 @@ class Log:
 
     def _expired(self, now_ms: TimestampMs | None, high_watermark: Offset) -> int:
         """Return the number of the oldest segments that retention deletes."""
-        return retention.count_expired(
+        return count_expired(
             self._segments,
             self.config,
             now_ms=now_ms,
@@ -1197,3 +1191,180 @@ class Log:
         for segment in self._segments:
             segment.close()
         self._checkpoint.close()
+
+
+# -- retention -------------------------------------------------------------------------------------
+#
+# Retention planning: the number of old segments to delete. Pure functions; ``Log`` deletes.
+
+
+class SegmentInfo(NamedTuple):
+    """Retention's view of a segment. ``newest_age_ms``: time that the age of the newest record is
+    computed from."""
+
+    base_offset: Offset
+    next_offset: Offset
+    size_bytes: int
+    newest_age_ms: TimestampMs
+
+
+def expired(
+    segments: Sequence[SegmentInfo],
+    *,
+    now_ms: TimestampMs | None,
+    retention_ms: int,
+    retention_bytes: int,
+    log_start_offset: Offset,
+    high_watermark: Offset,
+) -> int:
+    """Return the number of the oldest ``segments`` (ascending) to delete.
+
+    A limit of -1 means no limit. With ``now_ms`` None, no segment expires by age. A segment is
+    deleted if it is below the log start, if its newest record is older than ``retention_ms``, or if
+    the log without it still holds ``retention_bytes``. Only a prefix of the segments is deleted,
+    and no record at or above the high watermark.
+    """
+    excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
+    oldest_ms = None if now_ms is None or retention_ms < 0 else now_ms - retention_ms
+    count = 0
+    for segment in segments:
+        below_start = segment.next_offset <= log_start_offset
+        too_old = oldest_ms is not None and segment.newest_age_ms < oldest_ms
+        too_big = retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        if segment.next_offset > high_watermark or not (below_start or too_old or too_big):
+            break
+        excess_bytes -= segment.size_bytes
+        count += 1
+    return count
+
+
+def count_expired(
+    segments: Iterable[Segment],
+    config: TopicConfig,
+    *,
+    now_ms: TimestampMs | None,
+    log_start_offset: Offset,
+    high_watermark: Offset,
+) -> int:
+    """Return the number of the oldest segments that the settings of a topic delete: ``expired``."""
+    return expired(
+        [
+            SegmentInfo(s.base_offset, s.next_offset, s.size_bytes, s.summary.newest_age_ms)
+            for s in segments
+            if s.size_bytes
+        ],
+        now_ms=now_ms,
+        retention_ms=config.retention_ms if config.is_deleted_by_age else -1,
+        retention_bytes=config.retention_bytes if config.is_deleted_by_age else -1,
+        log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
+    )
+
+
+# -- admission -------------------------------------------------------------------------------------
+#
+# Admission checks for batches of producers and of leaders. Pure functions, no I/O.
+
+
+def check(
+    header: BatchHeader, config: TopicConfig, *, now_ms: TimestampMs, is_mirrored: bool = False
+) -> None:
+    """Check a batch of a producer. Raises ``RecordTooLargeError``, or ``InvalidRequestError`` if a
+    timestamp is too far from the broker's clock or the batch is marked as compacted.
+
+    ``is_mirrored``: another cluster has admitted the records. They may be old, and compaction may
+    have joined them in a batch that exceeds max.message.bytes.
+    """
+    if header.is_compacted:
+        raise InvalidRequestError(
+            "the batch is marked as compacted. Only brokers write compacted batches: clear the "
+            "flag and send the records again"
+        )
+    if is_mirrored:
+        return
+    if header.sent_bytes > config.max_message_bytes:
+        raise RecordTooLargeError(
+            f"batch of {header.sent_bytes} bytes is over max.message.bytes="
+            f"{config.max_message_bytes}. Send smaller batches or increase the topic setting"
+        )
+    # Compaction leaves gaps in the offsets. Each remaining record then stores its own offset.
+    offsets_bytes = header.record_count * payload.U32_BYTES
+    if HEADER_BYTES + header.uncompressed_length + offsets_bytes > limits.BATCH_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"{header.record_count} records of {header.uncompressed_length} bytes uncompressed, "
+            f"plus {payload.U32_BYTES} bytes each, are over {limits.BATCH_BYTES_MAX} bytes. "
+            "Send fewer or smaller records in a batch"
+        )
+    if config.message_timestamp_type == "LogAppendTime" or not header.has_timestamps:
+        return
+    for distance_ms, limit_ms, side in (
+        (header.max_timestamp - now_ms, config.message_timestamp_after_max_ms, "after"),
+        (now_ms - header.first_timestamp, config.message_timestamp_before_max_ms, "before"),
+    ):
+        if distance_ms > limit_ms:
+            raise InvalidRequestError(
+                f"timestamp is {distance_ms} ms {side} the broker's clock, over "
+                f"message.timestamp.{side}.max.ms={limit_ms}. Check the producer's clock"
+            )
+
+
+def not_at_end(at_offset: Offset, log_end_offset: Offset) -> OutOfOrderSequenceError:
+    """Return the error of a mirrored batch whose offset is not the end of the log."""
+    return OutOfOrderSequenceError(
+        f"mirrored batch for offset {at_offset} was rejected, because the log ends at offset "
+        f"{log_end_offset}: another producer has written, or records are missing. Stop other "
+        "producers of the topic, and restart the mirror"
+    )
+
+
+def check_replicated(
+    headers: Sequence[BatchHeader],
+    directory: str,
+    offset: Offset,
+    chain: int | None = None,
+    epoch: LeaderEpoch = -1,
+) -> None:
+    """Check that batches of a leader continue the log in ``directory``.
+
+    ``offset``, ``chain``, ``epoch``: end of that log; hash-chain value and epoch of its last batch.
+    ``chain`` is None if it is unknown. Raises ``CorruptBatchError`` for a gap, an epoch that
+    decreases or a missing append time, and ``ChainMismatchError``.
+    """
+    for header in headers:
+        if header.base_offset != offset:
+            raise CorruptBatchError(
+                f"replicated batch has base offset {header.base_offset}, expected {offset}"
+            )
+        if chain is not None and not verify_chain(header, previous_chain=chain):
+            raise ChainMismatchError(
+                f"{directory}: the hash chain of the leader's batch at offset {offset} "
+                "does not match the batches of this replica below it"
+            )
+        if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:
+            raise CorruptBatchError(
+                f"replicated batch at offset {offset} has epoch {header.leader_epoch} and "
+                f"append time {header.append_timestamp}, after epoch {epoch}"
+            )
+        offset, chain, epoch = header.next_offset, header.chain, header.leader_epoch
+
+
+# -- appended --------------------------------------------------------------------------------------
+#
+# Results of appends to a log.
+
+
+class Appended(NamedTuple):
+    """Offsets of an appended batch. ``duplicate``: the batch was already stored; nothing was
+    written."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_timestamp_ms: TimestampMs
+    duplicate: bool = False
+
+
+class ReplicatedAppend(NamedTuple):
+    """Number of appended batches, and the log end after them."""
+
+    batch_count: int
+    next_offset: Offset

@@ -26,11 +26,9 @@ from typing import Any, Final, NamedTuple
 from raftlog import limits
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, Lock, missing
 from raftlog.errors import DamagedLogError, DataDirectoryError, counted
-from raftlog.storage import state_file
+from raftlog.storage import state_files
 from raftlog.storage.catalog import Catalog, KnownLogDir, Topic
-from raftlog.storage.faults import storage_error
-from raftlog.storage.identity import Identity
-from raftlog.storage.name_syncs import NameSyncs
+from raftlog.storage.state_files import Identity, NameSyncs, storage_error
 
 NAME: Final = "log-dir"
 PROBE_BYTES: Final = 64 * limits.KIB  # written to find out whether writes fail
@@ -168,7 +166,7 @@ def _never() -> bool:
 def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     """Return the state in the file ``log-dir``; None if it is missing. Raises ``OSError``."""
     try:
-        return state_file.read(disk, f"{path}/{NAME}")
+        return state_files.read(disk, f"{path}/{NAME}")
     except DamagedLogError as error:
         raise OSError(errno.EIO, str(error)) from error
 
@@ -318,7 +316,7 @@ class LogDirs:
             "broker_id": identity.broker_id,
             "directory_id": identity.directory_id,
         }
-        state_file.write(self._disk, f"{path}/{NAME}", state)
+        state_files.write(self._disk, f"{path}/{NAME}", state)
         return state
 
     # -- placement ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from raftlog.disk import NO_ROOM, Disk
 from raftlog.errors import DamagedLogError
-from raftlog.storage import state_file
+from raftlog.storage import state_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def take(
     path, mark = f"{directory}/place", f"{directory}/place.mark"
     known = None
     with suppress(DamagedLogError):
-        known = state_file.read(disk, path)
+        known = state_files.read(disk, path)
     if not disk.exists(mark):
         disk.open(mark, create=True).close()
         disk.sync_dir(directory)
@@ -63,7 +63,7 @@ def take(
     place = Place(new_id(), member_id) if is_copy else Place(member_id)
     state = {"directory_id": directory_id, "member_id": place.member_id, "inode": inode}
     try:
-        state_file.write(disk, path, state)
+        state_files.write(disk, path, state)
     except OSError as error:
         if is_copy or error.errno not in NO_ROOM:
             raise

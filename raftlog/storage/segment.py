@@ -6,22 +6,24 @@ producers, epochs and retention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from typing import Final, TypeAlias
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from raftlog import limits
-from raftlog.disk import NO_DESCRIPTOR, Disk, File
+from raftlog.disk import NO_DESCRIPTOR, NO_ROOM, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
-from raftlog.record import (
-    HEADER_BYTES,
-    BatchHeader,
-    parse_header,
-)
-from raftlog.storage import index as index_codec
+from raftlog.record import HEADER_BYTES, BatchHeader, parse_header
+from raftlog.record.batch import crc32c
+from raftlog.storage import state_files
 from raftlog.storage.checkpoint import Anchor
-from raftlog.storage.index import SparseIndex, Summary
-from raftlog.types import Buffer, Offset, OffsetAndTimestamp, TimestampMs
+from raftlog.storage.producer_state import ProducerTable
+from raftlog.types import NO_TIMESTAMP, Buffer, LeaderEpoch, Offset, OffsetAndTimestamp, TimestampMs
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -146,7 +148,7 @@ class Segment:
     def encode_index(self) -> bytes:
         """Return the content of the index file. Write it only after the segment was synced."""
         self.indexed_bytes = self.size_bytes
-        return index_codec.encode(self.base_offset, self.index, self.summary)
+        return encode(self.base_offset, self.index, self.summary)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -268,3 +270,498 @@ class Segment:
         self.index, self.summary = SparseIndex(), Summary(self.base_offset)
         for header in headers:
             self.note(header, index_interval_bytes=index_interval_bytes)
+
+
+# -- index -----------------------------------------------------------------------------------------
+#
+# Sparse index of a segment: offset to position, timestamp to position, and a segment summary.
+#
+# An index is a cache of the segment's batch headers. It is written when a segment is sealed and at
+# checkpoints. It contains its own checksum and the length of the log that it covers. It is rebuilt
+# from the segment if it is missing or wrong. Therefore it is never synced, and the log takes
+# precedence over it.
+#
+# One entry describes the batch that starts at ``position``: the offset of its first record, and the
+# newest timestamp of all records *before* it. Entries are at least ``index.interval.bytes`` of log
+# apart. The batch at position 0 has no entry.
+
+
+# | magic 4 "RLIX" | version 2 | unused 2 | crc32c 4 of all that follows |
+# | entries 4 | unused 4 | base_offset 8 | log_bytes 8 | next_offset 8 | chain 8 | leader_epoch 8 |
+# | newest_timestamp 8 | newest_age 8 | first_append 8 |                  little-endian
+# then the columns: entries × offset 8, entries × newest timestamp before 8, entries × position 4
+_PREFIX: Final = struct.Struct("<4sHHI")
+_SUMMARY: Final = struct.Struct("<IxxxxqqqQqqqq")
+_MAGIC: Final = b"RLIX"
+_VERSION: Final = 1
+ENTRY_BYTES: Final = 20
+assert _PREFIX.size == 12, "the drawing above and the code disagree"
+assert _SUMMARY.size == 72, "the drawing above and the code disagree"
+assert sys.byteorder == "little", "columns are written in the byte order of memory"
+assert array("q").itemsize == 8 and array("I").itemsize == 4
+
+
+@dataclass(slots=True)
+class Summary:
+    """Summary of the first ``log_bytes`` bytes of a segment."""
+
+    next_offset: Offset
+    log_bytes: int = 0
+    chain: int = 0  # hash-chain value of the last batch; 0 if there is none
+    leader_epoch: LeaderEpoch = -1  # of the last batch
+    newest_timestamp_ms: TimestampMs = NO_TIMESTAMP  # as consumers see timestamps
+    # retention.ms counts from this time: the older of record timestamp and append time. A producer
+    # clock that is ahead cannot keep a segment indefinitely (ADR 0005).
+    newest_age_ms: TimestampMs = NO_TIMESTAMP
+    first_append_ms: TimestampMs = NO_TIMESTAMP  # segment.ms counts from it
+
+
+@dataclass(slots=True)
+class SparseIndex:
+    """Index entries in three columns. Invariant: all three ascend and have the same length."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    timestamps: array[int] = field(default_factory=lambda: array("q"))
+    positions: array[int] = field(default_factory=lambda: array("I"))
+
+    def add(self, *, offset: Offset, newest_before_ms: TimestampMs, position: int) -> None:
+        self.offsets.append(offset)
+        self.timestamps.append(newest_before_ms)
+        self.positions.append(position)
+
+    @property
+    def last_position(self) -> int:
+        return self.positions[-1] if self.positions else 0
+
+    def position_for_offset(self, offset: Offset) -> int:
+        """Return the position to start reading for ``offset``: a batch start at or before it."""
+        entry = bisect_right(self.offsets, offset)
+        return self.positions[entry - 1] if entry else 0
+
+    def position_for_timestamp(self, timestamp_ms: TimestampMs) -> int:
+        """Return the position to start reading for the first record with a timestamp of at least
+        ``timestamp_ms``."""
+        entry = bisect_left(self.timestamps, timestamp_ms)
+        return self.positions[entry - 1] if entry else 0
+
+    def batch_start_before(self, position: int) -> int:
+        """Return the last known batch start at or before ``position``."""
+        entry = bisect_right(self.positions, position)
+        return self.positions[entry - 1] if entry else 0
+
+
+def encode(base_offset: Offset, index: SparseIndex, summary: Summary) -> bytes:
+    body = b"".join(
+        (
+            _SUMMARY.pack(
+                len(index.offsets),
+                base_offset,
+                summary.log_bytes,
+                summary.next_offset,
+                summary.chain,
+                summary.leader_epoch,
+                summary.newest_timestamp_ms,
+                summary.newest_age_ms,
+                summary.first_append_ms,
+            ),
+            index.offsets.tobytes(),
+            index.timestamps.tobytes(),
+            index.positions.tobytes(),
+        )
+    )
+    return _PREFIX.pack(_MAGIC, _VERSION, 0, crc32c(body)) + body
+
+
+def decode(data: bytes, *, base_offset: Offset) -> tuple[SparseIndex, Summary] | None:
+    """Return the index and summary in ``data``; None if ``data`` is incomplete or corrupt.
+
+    Also returns None if the index belongs to a segment with another base offset.
+    """
+    if len(data) < _PREFIX.size + _SUMMARY.size:
+        return None
+    body = memoryview(data)[_PREFIX.size :]
+    if _PREFIX.unpack_from(data) != (_MAGIC, _VERSION, 0, crc32c(body)):
+        return None
+    entries, base, *summary = _SUMMARY.unpack_from(body)
+    columns = body[_SUMMARY.size :]
+    if base != base_offset or len(columns) != entries * ENTRY_BYTES:
+        return None
+    index = SparseIndex()
+    index.offsets.frombytes(columns[: 8 * entries])
+    index.timestamps.frombytes(columns[8 * entries : 16 * entries])
+    index.positions.frombytes(columns[16 * entries :])
+    log_bytes, next_offset, *rest = summary
+    return index, Summary(next_offset, log_bytes, *rest)
+
+
+# -- epoch cache -----------------------------------------------------------------------------------
+#
+# Leader epoch cache: the epoch that wrote each range of offsets. No I/O: the log persists it.
+#
+# An entry (epoch, start offset) covers the batches from that offset up to the next entry. They were
+# written in that epoch. An epoch without batches can have an entry too (KAFKA-15608), so that a
+# replica knows the newest epoch that it has seen. Sources: KIP-101, KIP-279.
+
+
+class EpochStart(NamedTuple):
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+class EpochCache:
+    """Leader epoch cache. Invariant: epochs strictly ascend and start offsets never descend."""
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._entries: list[EpochStart] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    def __iter__(self) -> Iterator[EpochStart]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """Newest epoch, or -1."""
+        return self._entries[-1].epoch if self._entries else -1
+
+    def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
+        """Add the entry (``epoch``, ``start_offset``). Returns False if the epoch is known."""
+        if epoch <= self.latest:
+            assert epoch == self.latest, "the leader epoch decreased"
+            return False
+        assert not self._entries or start_offset >= self._entries[-1].start_offset
+        self._entries.append(EpochStart(epoch, start_offset))
+        return True
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """Return the epoch in which the record at ``offset`` was written; -1 if unknown."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[index - 1].epoch if index else -1
+
+    def end_of(self, epoch: LeaderEpoch, *, log_end_offset: Offset) -> EpochStart:
+        """Return the largest known epoch that is at most ``epoch``, and its end offset (KIP-279).
+
+        Returns (-1, -1) if every known epoch is larger.
+        """
+        entries = self._entries
+        if entries and epoch >= entries[-1].epoch:
+            return EpochStart(entries[-1].epoch, log_end_offset)
+        index = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        if index == 0:
+            return EpochStart(-1, -1)
+        return EpochStart(entries[index - 1].epoch, entries[index].start_offset)
+
+    def cut(self, log_end_offset: Offset) -> bool:
+        """Remove epochs that start above the log end. Returns True if any was removed."""
+        before = len(self._entries)
+        while self._entries and self._entries[-1].start_offset > log_end_offset:
+            self._entries.pop()
+        return len(self._entries) != before
+
+    def advance_start(self, log_start_offset: Offset) -> bool:
+        """Remove epochs that are completely below the log start. Returns True if the cache
+        changed."""
+        keep = bisect_right(self._entries, log_start_offset, key=lambda entry: entry.start_offset)
+        if keep <= 1:
+            return False
+        del self._entries[: keep - 1]
+        return True
+
+
+# -- segment list ----------------------------------------------------------------------------------
+#
+# Segments of one log in offset order, and reads across them.
+#
+# To make reads fast, the list keeps a few sealed segments open and caches the positions of the
+# offsets that readers will probably request next. This module does not write batches.
+
+
+# Number of cached offset positions. A reader that continues at one of them needs no search.
+_POSITIONS_REMEMBERED: Final = 64
+
+
+class SegmentList:
+    """Segments of one log. Invariant: each segment starts at the end offset of the previous one.
+    The last one is the active segment."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._positions: dict[Offset, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._segments[index]
+
+    def append(self, segment: Segment) -> None:
+        self._segments.append(segment)
+
+    def drop_below(self, offset: Offset) -> list[Segment]:
+        """Remove the sealed segments that end at or below ``offset`` from the list, and return
+        them."""
+        dropped = []
+        while len(self._segments) > 1 and self._segments[0].next_offset <= offset:
+            dropped.append(self._segments.pop(0))
+            dropped[-1].close()
+        return dropped
+
+    def swap(self, replaced: Sequence[Offset], segment: Segment) -> None:
+        """Replace the adjacent segments with base offsets ``replaced`` by ``segment``."""
+        first = next(
+            number for number, s in enumerate(self._segments) if s.base_offset == replaced[0]
+        )
+        gone = self._segments[first : first + len(replaced)]
+        assert [s.base_offset for s in gone] == list(replaced)
+        assert segment.next_offset == gone[-1].next_offset
+        self._segments[first : first + len(replaced)] = [segment]
+        for old in gone:
+            old.close()
+        self.forget_positions()
+
+    def pop_last(self) -> Segment:
+        return self._segments.pop()
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, *, start_offset: Offset, end_offset: Offset, bytes_max: int) -> list[bytes]:
+        """See ``Log.read``. The caller has checked the range."""
+        parts: list[bytes] = []
+        while start_offset < end_offset and (bytes_max > 0 or not parts):
+            segment = self._segment_of(start_offset)
+            try:
+                start = self._start_position(segment, start_offset)
+                end = self._end_position(segment, end_offset)
+                stop = segment.end_of_read(start=start, end=end, bytes_max=bytes_max)
+                if parts and stop - start > bytes_max:
+                    break
+                if stop > start:  # else the only remaining batch contains ``end_offset``
+                    parts.append(segment.pread(stop - start, start))
+            except DamagedLogError:
+                if parts:
+                    break  # the next read starts here and raises the error
+                raise
+            if stop < end:
+                # The reader's next request starts at the batch that did not fit.
+                self.remember(segment.header_at(stop).base_offset, stop)
+                break
+            bytes_max -= stop - start
+            start_offset = min(end_offset, segment.next_offset)
+            self.remember(start_offset, stop)
+        return parts
+
+    def batch_of(self, offset: Offset) -> BatchHeader:
+        """Return the header of the batch that contains ``offset``."""
+        return self._locate(self._segment_of(offset), offset)[1]
+
+    def batch_start(self, offset: Offset) -> Offset:
+        """Return the base offset of the batch that contains ``offset``."""
+        return self.batch_of(offset).base_offset
+
+    def batch_before(self, offset: Offset) -> BatchHeader:
+        """Return the header of the batch before ``offset``. A batch starts at ``offset``, and it is
+        not the first batch."""
+        return self._locate(self._segment_of(offset - 1), offset - 1)[1]
+
+    def _segment_of(self, offset: Offset) -> Segment:
+        index = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+        return self._segments[index - 1]
+
+    def _locate(self, segment: Segment, offset: Offset) -> tuple[int, BatchHeader]:
+        """Return position and header of the batch that contains ``offset``."""
+        position = self._known_position(segment, offset)
+        if position is not None:
+            return position, segment.header_at(position)
+        return segment.find(offset)
+
+    def _start_position(self, segment: Segment, offset: Offset) -> int:
+        """Return the position of the batch that contains ``offset``. The batch may be corrupt."""
+        position = self._known_position(segment, offset)
+        return segment.find(offset)[0] if position is None else position
+
+    def _known_position(self, segment: Segment, offset: Offset) -> int | None:
+        # The end offset of a segment is also the base offset of the next one, at position 0.
+        return self._positions.get(offset) if offset > segment.base_offset else None
+
+    def _end_position(self, segment: Segment, end_offset: Offset) -> int:
+        """Return the position of ``end_offset``: a batch's base offset, or past the segment.
+
+        Does not read the batch at that position. It may be corrupt, while all below it is valid.
+        """
+        if end_offset >= segment.next_offset:
+            return segment.size_bytes
+        known = self._positions.get(end_offset)
+        if known is not None:
+            return known
+        position, header = self._locate(segment, end_offset - 1)
+        return position + header.length if header.next_offset <= end_offset else position
+
+    def first_unreadable(self, start_offset: Offset, *, bytes_max: int) -> Offset:
+        """Return the first offset at or after ``start_offset`` with an unreadable header.
+
+        ``start_offset`` is a base offset. Searches ``bytes_max`` bytes, but at least one batch, and
+        the header after them. Returns ``start_offset`` if all these headers are readable.
+        """
+        offset, bytes_left = start_offset, bytes_max
+        try:
+            while offset < self._segments[-1].next_offset:
+                segment = self._segment_of(offset)
+                for _position, header in segment.headers(segment.find(offset)[0]):
+                    if bytes_left < 0:
+                        return start_offset
+                    bytes_left -= header.length
+                    offset = header.next_offset
+        except DamagedLogError:
+            return offset
+        return start_offset
+
+    def remember(self, offset: Offset, position: int) -> None:
+        """Cache the position of the batch that starts, or will start, at ``offset``."""
+        self._positions.pop(offset, None)
+        self._positions[offset] = position
+        if len(self._positions) > _POSITIONS_REMEMBERED:
+            del self._positions[next(iter(self._positions))]
+
+    def forget_positions(self) -> None:
+        self._positions.clear()
+
+    # -- open files --------------------------------------------------------------------------------
+
+    @contextmanager
+    def leaving_closed(self) -> Iterator[None]:
+        """Close the files that are opened in the block. Otherwise a scan of all logs would leave
+        all files open."""
+        were_open = {segment for segment in self._segments if segment.is_open}
+        try:
+            yield
+        finally:
+            for segment in self._segments:
+                if segment not in were_open:
+                    segment.close()
+
+    def close_surplus(self, *, keep: Container[Segment]) -> None:
+        """Close the oldest open sealed segments above the limit. ``keep``: unsynced segments, which
+        stay open."""
+        sealed = [s for s in self._segments[:-1] if s.is_open and s not in keep]
+        for segment in sealed[: max(0, len(sealed) - limits.OPEN_SEALED_SEGMENTS_MAX)]:
+            segment.close()
+
+
+# -- log files -------------------------------------------------------------------------------------
+#
+# State files of a log: the epoch cache and producer snapshots.
+#
+# Both can be rebuilt from the log, so corruption of them is logged and repaired.
+#
+# - ``epochs``: the epoch cache. It has the epochs of all batches below the durable end offset.
+# - ``<offset>.producers``: the producer table as of that offset. It makes the next start faster.
+
+
+SNAPSHOT_SUFFIX: Final = ".producers"
+# After a crash, the newest snapshot may be above the log end. An older one avoids a full replay.
+SNAPSHOTS_KEPT: Final = 3
+
+
+class LogFiles:
+    """State files of one partition."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self.notes: list[str] = []  # corrupt files, for the operator's log
+        # Every producer that wrote below it is in a durable snapshot, or in the log above it.
+        self.snapshot_offset: Offset = 0
+        self._disk = disk
+        self._lock = disk.mutex()  # sync and delete tasks both write snapshots
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            return state_files.read(self._disk, self._path(name))
+        except (DamagedLogError, OSError) as error:
+            self.notes.append(f"{error}; it is rebuilt from the log")
+            return None
+
+    def read_epochs(self) -> EpochCache | None:
+        state = self._read("epochs")
+        if state is None:
+            return None
+        return EpochCache(EpochStart(*entry) for entry in state["epochs"])
+
+    def write_epochs(self, epochs: EpochCache) -> None:
+        """Replace the file, and sync it and the directory. If the disk is full, remove it: a
+        missing cache is rebuilt, and a wrong cache is not. Raises ``OSError``."""
+        path = self._path("epochs")
+        try:
+            state_files.write(self._disk, path, {"epochs": [list(entry) for entry in epochs]})
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            self._disk.sync_dir(self.directory)
+
+    def read_snapshot(self, *, log_end_offset: Offset) -> ProducerTable:
+        """Return the newest usable snapshot at or below ``log_end_offset``, or an empty table.
+
+        Sets ``snapshot_offset`` to the offset of the snapshot.
+        """
+        for offset in reversed(self._snapshot_offsets()):
+            if offset <= log_end_offset:
+                state = self._read(file_name(offset, SNAPSHOT_SUFFIX))
+                if state is not None:
+                    self.snapshot_offset = offset
+                    return ProducerTable.from_snapshot(state)
+        self.snapshot_offset = 0
+        return ProducerTable()
+
+    def cut_snapshots(self, log_end_offset: Offset) -> None:
+        """Delete the snapshots above ``log_end_offset`` (-1: all), durably.
+
+        Their batches were truncated. The snapshots would look valid after the log has grown past
+        their offset with other batches.
+        """
+        offsets = self._snapshot_offsets()
+        beyond = [offset for offset in offsets if offset > log_end_offset]
+        for offset in beyond:
+            self._disk.remove(self._path(file_name(offset, SNAPSHOT_SUFFIX)))
+        if beyond:
+            self._disk.sync_dir(self.directory)
+        kept = offsets[: len(offsets) - len(beyond)]
+        self.snapshot_offset = min(self.snapshot_offset, kept[-1] if kept else 0)
+
+    def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
+        """Save the producer table as of ``offset``, durably. The log is durable up to ``offset``.
+        Raises ``OSError``."""
+        with self._lock:
+            state_files.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), state)
+            self.snapshot_offset = max(self.snapshot_offset, offset)
+            older = [other for other in self._snapshot_offsets() if other <= offset]
+            for old in older[:-SNAPSHOTS_KEPT]:
+                self._disk.remove(self._path(file_name(old, SNAPSHOT_SUFFIX)))
+
+    def try_write_snapshot(self, offset: Offset, state: dict[str, Any]) -> bool:
+        """Like ``write_snapshot``. Returns False if the disk is full."""
+        try:
+            self.write_snapshot(offset, state)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
+
+    def _snapshot_offsets(self) -> list[Offset]:
+        return base_offsets(self._disk.list_dir(self.directory), SNAPSHOT_SUFFIX)

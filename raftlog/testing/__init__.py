@@ -7,8 +7,6 @@ with cluster(brokers=3) as c:
     c.brokers[0].kill()
 """
 
-from raftlog.testing.cluster import Cluster, cluster
-from raftlog.testing.probes import wait_until
-from raftlog.testing.processes import BrokerProcess
+from raftlog.testing.cluster import BrokerProcess, Cluster, cluster, wait_until
 
 __all__ = ["BrokerProcess", "Cluster", "cluster", "wait_until"]

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec, schema
+from raftlog.kafka import codec
 from raftlog.kafka.api import Api
 from raftlog.record import Codec
-from raftlog.record.checksum import crc32c
+from raftlog.record.batch import crc32c
 from raftlog.record.kafka_compression import decompress
 from raftlog.types import ConsumerRecord, Headers, LeaderEpoch, Offset, TopicPartition
 
@@ -29,7 +29,7 @@ _LOG_APPEND_TIME: Final = 1 << 3
 _CODEC_MASK: Final = 7
 
 
-def encoded(kind: schema.Kind, api: Api, version: int, message: Any) -> bytes:
+def encoded(kind: codec.Kind, api: Api, version: int, message: Any) -> bytes:
     """The bytes of a message without its header."""
     pieces: list[Any] = []
     codec.finish(codec.writer(kind, api.key, version)(message, pieces.append))
@@ -52,7 +52,7 @@ def request(
         body = encoded("request", api, version, message)
     head = struct.pack(">hhi", api.key, version, correlation_id)
     head += struct.pack(">h", len(client_id)) + client_id
-    if schema.is_flexible(api.key, version):
+    if codec.is_flexible(api.key, version):
         head += b"\0"
     return struct.pack(">i", len(head) + len(body)) + head + body
 
@@ -63,7 +63,7 @@ def response(api: Api, version: int, data: bytes) -> tuple[int, Any]:
     assert int.from_bytes(view[:4], "big") == len(view) - 4
     correlation_id = int.from_bytes(view[4:8], "big")
     at = 8
-    if api is not apis.API_VERSIONS and schema.is_flexible(api.key, version):
+    if api is not apis.API_VERSIONS and codec.is_flexible(api.key, version):
         assert view[at] == 0
         at += 1
     message, end = codec.finish(codec.reader("response", api.key, version)(view, at))

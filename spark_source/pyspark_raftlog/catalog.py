@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from pyspark_raftlog.planning import PartitionNow
 from raftlog import Admin, TopicListing, TopicPartition
-from raftlog.client.partition_requests import At
+from raftlog.client.requests import At
 from raftlog.clock import Clock, SystemClock
 from raftlog.errors import (
     BrokerUnavailableError,

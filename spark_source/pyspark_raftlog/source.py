@@ -55,8 +55,7 @@ class RaftlogDataSource(DataSource):
         ``CREATE TABLE ... USING raftlog`` without columns, Spark passes the table's properties in
         place of options: a table has all columns except ``headers``.
         """
-        from pyspark_raftlog.option_names import check_table
-        from pyspark_raftlog.options import SourceOptions
+        from pyspark_raftlog.options import SourceOptions, check_table
         from pyspark_raftlog.schema import check_arrow, read_schema
         from raftlog.errors import InvalidRequestError
 
@@ -76,8 +75,8 @@ class RaftlogDataSource(DataSource):
         return read_schema(options.columns, include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_raftlog.batch_reader import BatchReader
         from pyspark_raftlog.options import SourceOptions
+        from pyspark_raftlog.reader import BatchReader
         from pyspark_raftlog.schema import check_arrow, check_schema
 
         check_arrow()
@@ -89,8 +88,8 @@ class RaftlogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         from pyspark_raftlog.options import SourceOptions
+        from pyspark_raftlog.reader import StreamReader
         from pyspark_raftlog.schema import check_arrow, check_schema
-        from pyspark_raftlog.stream_reader import StreamReader
 
         check_arrow()
         self._check_secrets()
@@ -103,7 +102,7 @@ class RaftlogDataSource(DataSource):
         A table has a schema, so Spark does not call ``schema``. It does not say whether the schema
         is a table's or one of ``.schema(...)``.
         """
-        from pyspark_raftlog.option_names import check_no_secrets
+        from pyspark_raftlog.options import check_no_secrets
 
         if not self.has_inferred:
             check_no_secrets(self.options)
@@ -126,7 +125,7 @@ class RaftlogDataSource(DataSource):
         from pyspark_raftlog.schema import check_arrow
 
         check_arrow()
-        from pyspark_raftlog.stream_writer import StreamWriter
+        from pyspark_raftlog.writer import StreamWriter
 
         options = SinkOptions.parse(self.options, streaming=True)
         _warn(notice for notice in options.notices if notice not in _warned)

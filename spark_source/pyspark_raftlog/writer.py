@@ -48,48 +48,168 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-
-from pyspark_raftlog import client_pool
-from pyspark_raftlog.client_options import CONNECTION_SETTINGS
-from pyspark_raftlog.client_pool import Connection
-from pyspark_raftlog.recall import COLUMNS, STORED_RECORDS_MAX, Rows, Stored, Wanted
-from pyspark_raftlog.routing import (
-    Chunk,
-    Chunker,
-    Router,
-    Run,
-    TopicShape,
-    blocks_of,
-    chunk_bytes,
-    sizes_of,
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
 )
-from pyspark_raftlog.sink_columns import SinkColumns, sink_columns
+from pyspark.sql.types import (
+    StructType,
+)
+
+from pyspark_raftlog import clients
+from pyspark_raftlog.clients import Connection
+from pyspark_raftlog.options import CONNECTION_SETTINGS
 from raftlog import TopicPartition, limits
-from raftlog.client.batch import ProducerIdAndEpoch
+from raftlog.client.accumulator import ProducerIdAndEpoch
 from raftlog.client.resumable import ResumableProducer
 from raftlog.clock import SystemClock
 from raftlog.errors import (
     InvalidRequestError,
+    ProducerFencedError,
     RaftlogError,
     RefusedError,
     UnknownTopicError,
     UnsupportedFeatureError,
 )
 from raftlog.record import BatchBody, Codec
-from raftlog.record.arrow_encoder import encode_arrow
+from raftlog.record.arrow import encode_arrow
 from raftlog.security.producer_ids import MEMBERS
 from raftlog.types import Offset
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    import numpy.typing as npt
 
     from pyspark_raftlog.catalog import Catalog
     from pyspark_raftlog.options import SinkOptions
     from raftlog.client.delivery import DeliveryFuture
-    from raftlog.protocol.produce import DescribedProducer
+    from raftlog.protocol.records import DescribedProducer
+
+    Digests: TypeAlias = npt.NDArray[np.bytes_]  # of 16 bytes each
+    Mask: TypeAlias = npt.NDArray[np.bool_]
+    Int64s: TypeAlias = npt.NDArray[np.int64]
+from pyspark_raftlog.routing import (
+    COLUMNS,
+    STORED_RECORDS_MAX,
+    Chunk,
+    Chunker,
+    Router,
+    Rows,
+    Run,
+    SinkColumns,
+    Stored,
+    TopicShape,
+    Wanted,
+    blocks_of,
+    chunk_bytes,
+    sink_columns,
+    sizes_of,
+)
+
+# -- stream writer ---------------------------------------------------------------------------------
+#
+# Writer of a streaming query: stores each batch exactly once, also if Spark replays it.
+#
+# A task writes as producer ``spark:<query id>:<topic>:<batch // 32768>:<Spark partition>`` with the
+# batch's number, modulo 32768, as its epoch (``writer`` says how such a producer works). The query
+# id comes from the checkpoint and is the same after each restart. So
+#
+# - a batch that is replayed after a crash between its last task and the commit log finds the
+# records   that it has stored, and stores the rest;   - the newer batch's epoch fences a task of an
+# older batch that is still running;   - two queries, or one query that writes two topics, use
+# different producer names.
+#
+# Spark replays a batch from the same offsets of its sources. ``writer`` describes what must be
+# equal, and the effect if it is not. Do not restore an older copy of the checkpoint: its batches
+# are fenced as late ones.
+#
+# Spark has only outputMode "append" for sinks like this one: "complete" is refused here, "update"
+# by Spark. For those, and where rows have to be sorted before they are written, which Spark does
+# not do in a stream, there is ``foreachBatch`` with a batch write: its idempotenceVersion is the
+# batch's number.
+
 
 logger = logging.getLogger("raftlog.spark")
+
+EPOCHS: Final = 1 << 15  # of one producer name: 0 to 32767
+
+_NO_REWRITE: Final = (
+    'use .outputMode("append"), or write each batch yourself, in foreachBatch, with the options '
+    "idempotenceId and idempotenceVersion=<batch id>"
+)
+# Spark's local properties that identify the query and the batch of a task.
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+def producer_of(
+    *, query_id: str, topic: str | None, batch_id: int, partition: int
+) -> tuple[str, int]:
+    """Return the producer name and epoch of a task."""
+    age, epoch = divmod(batch_id, EPOCHS)
+    return f"spark:{query_id}:{topic or ''}:{age}:{partition}", epoch
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a batch of a query. Spark creates one per batch, and another for its commit."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        """Check the write before any work. Raises the errors of ``plan_write``."""
+        check_append(overwrite, instead=_NO_REWRITE)
+        self._plan = plan_write(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Run one attempt of a task. Spark calls this on an executor."""
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this in a task"
+        query_id, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if not query_id or batch is None:
+            raise UnsupportedFeatureError(
+                f"Spark did not set the query and batch of the task ({_QUERY_ID}, {_BATCH_ID}): "
+                "exactly-once stream writes need them. Use foreachBatch, with "
+                "idempotenceId and idempotenceVersion"
+            )
+        partition, batch_id = context.partitionId(), int(batch)
+        name, epoch = producer_of(
+            query_id=query_id,
+            topic=self._plan.options.topic,
+            batch_id=batch_id,
+            partition=partition,
+        )
+        try:
+            return write_rows(
+                self._plan,
+                iterator,
+                name=name,
+                epoch=epoch,
+                spark_partition=partition,
+                first=partition + batch_id,
+            )
+        except ProducerFencedError as error:
+            raise ProducerFencedError(
+                f"batch {batch_id} of query {query_id} is late: the query has written a later "
+                "one. Either another run of it uses the same checkpoint, or the checkpoint is an "
+                f"older copy: use the newest, or start with a new one ({error})"
+            ) from error
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Complete the batch: see ``settle``."""
+        totals = settle(self._plan, messages)
+        logger.info("batch done: batch=%d records=%d skipped=%d unmatched=%d", batchId, *totals)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log that the batch has failed. Stored records are skipped when Spark replays it."""
+        done = sum(isinstance(message, TaskReport) for message in messages)
+        logger.warning(
+            "batch failed: batch=%d completed_tasks=%d. Their records stay in the log, and are "
+            "skipped when the query restarts and replays the batch",
+            batchId,
+            done,
+        )
+
+
+# -- writer ----------------------------------------------------------------------------------------
+
 
 # Settings that this module applies; it passes all others to the producer.
 _OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
@@ -147,7 +267,7 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
     ``Catalog`` (``BrokerUnavailableError``) if no broker responds in time.
     """
     columns = sink_columns(schema, topic=options.topic)
-    with client_pool.catalogs.lend(_connection(options)) as catalog:
+    with clients.catalogs.lend(_connection(options)) as catalog:
         if options.topic is None:
             topics = catalog.matching(lambda _: True)
         else:
@@ -175,7 +295,7 @@ def _with_ends_in_time(
     connecting = tuple(each for each in connection.connecting if each[0] != "request_timeout_ms")
     hasty = replace(connection, timeout_ms=ENDS_PATIENCE_MS, retries=0, connecting=connecting)
     try:
-        with client_pool.catalogs.lend(hasty) as catalog:
+        with clients.catalogs.lend(hasty) as catalog:
             return _with_ends(topics, catalog)
     except RaftlogError as error:
         logger.warning("the write is planned without the ends of all topics: %s", error)
@@ -621,10 +741,10 @@ def _stored_records(
 ) -> Iterator[pa.RecordBatch]:
     """Read the stored records that are not deleted (a ``Recall``)."""
     connection, tp = _connection(plan.options), extent.partition
-    with client_pool.catalogs.lend(connection) as catalog:
+    with clients.catalogs.lend(connection) as catalog:
         start = max(extent.start, catalog.earliest([tp])[tp])
     if start < extent.end:
-        with client_pool.range_readers.lend(connection) as reader:
+        with clients.range_readers.lend(connection) as reader:
             yield from reader.read(
                 tp,
                 start,

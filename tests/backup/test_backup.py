@@ -11,17 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
-from raftlog.backup import (
-    BackupSource,
-    Progress,
-    manifest,
-    open_store,
-    verify,
-    write_backup,
-    writer,
-)
-from raftlog.backup.source import read_chunk, read_manifest
-from raftlog.backup.store import Directory, StillHeld
+from raftlog.backup import BackupSource, Progress, open_store, verify, write_backup, writer
+from raftlog.backup.writer import Directory, StillHeld, read_chunk, read_manifest
 from raftlog.client.descriptions import TopicDescription
 from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror
@@ -156,7 +147,7 @@ def test_files_of_other_batches_are_found(brokers: tuple[str, str], tmp_path: Pa
     # A log that is not that of the last backup is not added to it.
     last = made.topics["mixed"].partitions[0].chunks
     last[-1] = replace(last[-1], chain=second.chain ^ 1)
-    store.write(manifest.NAME, manifest.encode(made))
+    store.write(writer.NAME, writer.encode(made))
     produce(source, "mixed", 60, 4)
     with pytest.raises(ChainMismatchError, match="does not continue the log of the last backup"):
         back_up(source, tmp_path, "mixed")
@@ -193,7 +184,7 @@ class Unlocked:
 
     def write(self, name: str, data: bytes) -> None:
         self._store.write(name, data)
-        if name != manifest.NAME:
+        if name != writer.NAME:
             self._before_manifest()
 
 
@@ -237,7 +228,7 @@ def test_a_store_that_loses_what_is_written_is_noticed(
 
     with pytest.raises(CorruptBatchError, match="was not stored as it was written"):
         write_backup(source, Unlocked(tmp_path, lose), topic_pattern="forgotten", now_ms=1)
-    assert not (tmp_path / manifest.NAME).exists()
+    assert not (tmp_path / writer.NAME).exists()
 
 
 class ForgetfulAdmin(Admin):

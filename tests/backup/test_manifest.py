@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.backup.manifest import (
+from raftlog.backup.writer import (
     Chunk,
     CommittedOffset,
     Manifest,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.backup.store import LEASE, LEASE_MS, RENEW_MS, Directory, FileSystem, open_store
+from raftlog.backup.writer import LEASE, LEASE_MS, RENEW_MS, Directory, FileSystem, open_store
 from raftlog.errors import InvalidRequestError
 from tests.server.harness import FakeClock
 

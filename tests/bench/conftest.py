@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.bench.target import Target, target
+from raftlog.bench.figures import Target, target
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-"""Tests of raftlog.bench.compact."""
+"""Tests of raftlog.bench.broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.bench.compact import compact, while_compacting
+from raftlog.bench.broker import compact, while_compacting
 
 
 def test_half_of_a_log_is_compacted_away(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Tests of raftlog.bench.consume."""
+"""Tests of raftlog.bench.broker."""
 
 from __future__ import annotations
 
 import pytest
 
-from raftlog.bench.consume import consume
-from raftlog.bench.target import Target
+from raftlog.bench.broker import consume
+from raftlog.bench.figures import Target
 
 
 @pytest.mark.integration

@@ -1,4 +1,4 @@
-"""Tests of raftlog.bench.floor: a floor that lost bytes would be no floor."""
+"""Tests of raftlog.bench.figures: a floor that lost bytes would be no floor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.bench import floor
-from raftlog.bench.floor import FloorClient, floor_server
+from raftlog.bench import figures
+from raftlog.bench.figures import FloorClient, floor_server
 
 
 @pytest.mark.integration
@@ -25,5 +25,5 @@ def test_every_frame_is_written_and_answered(tmp_path: Path, sync: str, size: in
 
 @pytest.mark.integration
 def test_measure_reports_positive_figures(tmp_path: Path) -> None:
-    figure = floor.measure(tmp_path, rounds=1, frames=3)
+    figure = figures.measure(tmp_path, rounds=1, frames=3)
     assert min(figure.values.values()) > 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.bench.figures import Target
 from raftlog.bench.kafka import KafkaTarget, measure
-from raftlog.bench.target import Target
 
 
 @pytest.mark.integration

@@ -1,11 +1,11 @@
-"""Tests of raftlog.bench.memory."""
+"""Tests of raftlog.bench.broker."""
 
 from __future__ import annotations
 
 import pytest
 
-from raftlog.bench.memory import idle, streaming
-from raftlog.bench.target import Target
+from raftlog.bench.broker import idle, streaming
+from raftlog.bench.figures import Target
 from raftlog.limits import MIB
 
 

@@ -1,12 +1,12 @@
-"""Tests of raftlog.bench.produce."""
+"""Tests of raftlog.bench.broker."""
 
 from __future__ import annotations
 
 import pytest
 
 from raftlog import Admin
-from raftlog.bench.produce import produce, round_trip
-from raftlog.bench.target import Target
+from raftlog.bench.broker import produce, round_trip
+from raftlog.bench.figures import Target
 
 
 @pytest.mark.integration

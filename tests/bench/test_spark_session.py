@@ -1,4 +1,4 @@
-"""Tests of raftlog.bench.spark_session: what is needed, and who takes memory. Without Spark."""
+"""Tests of raftlog.bench.spark: what is needed, and who takes memory. Without Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.bench import spark_session as session
-from raftlog.bench.memory import memory_mib
-from raftlog.bench.spark_session import check_installed, forget_peaks, task_workers
+from raftlog.bench import spark
+from raftlog.bench.broker import memory_mib
+from raftlog.bench.spark import check_installed, forget_peaks, task_workers
 from raftlog.errors import UnsupportedFeatureError
 
 # Forks a worker, and tells when that is there, as Spark's daemon does.
@@ -42,7 +42,7 @@ def test_java_is_missed_before_anything_is_started(
 
 
 def test_pyspark_is_missed_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    monkeypatch.setattr(spark, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedFeatureError, match=r"pip install -e '\.\[spark\]'"):
         check_installed()
 

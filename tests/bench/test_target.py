@@ -1,4 +1,4 @@
-"""Tests of raftlog.bench.target."""
+"""Tests of raftlog.bench.figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from raftlog import Admin
-from raftlog.bench.target import target
+from raftlog.bench.figures import target
 
 
 @pytest.mark.integration

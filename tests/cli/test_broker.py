@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.config import Address
 from raftlog.testing import wait_until
-from raftlog.testing.probes import answers, free_port, free_ports, members
+from raftlog.testing.cluster import answers, free_port, free_ports, members
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration

@@ -16,18 +16,24 @@ import click
 import pytest
 
 from raftlog.errors import UnknownTopicError
-from raftlog.testing.checker import selftest
+from raftlog.testing.checker import judge
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Valid, Verdict
 from raftlog.testing.history.entries import Recorder
 from raftlog_cli import chaos as chaos_module
 from raftlog_cli.chaos import STATUSES, NothingKnownError, Rate
-from raftlog_jepsen import campaign as module
 from raftlog_jepsen import runner
-from raftlog_jepsen.campaign import CampaignOptions, Mix, Row
-from raftlog_jepsen.control import sandbox
-from raftlog_jepsen.run_options import RunOptions, draw_plan
-from raftlog_jepsen.runner import ChaosError, Outcome, Progress
+from raftlog_jepsen.control import namespaces
+from raftlog_jepsen.runner import (
+    CampaignOptions,
+    ChaosError,
+    Mix,
+    Outcome,
+    Progress,
+    Row,
+    RunOptions,
+    draw_plan,
+)
 from tests.cli.conftest import Raftlog
 from tests.testing.checker import synthetic
 
@@ -62,7 +68,7 @@ class FakeRunner:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRunner:
     made = FakeRunner()
     monkeypatch.setattr(runner, "run", made)
-    monkeypatch.setattr(sandbox, "is_inside", lambda: True)
+    monkeypatch.setattr(namespaces, "is_inside", lambda: True)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -235,8 +241,8 @@ def test_the_judge_is_tested_with_every_anomaly(raftlog: Raftlog) -> None:
 def test_a_judge_that_misses_something_fails_its_test(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blind = selftest.Result("moved record", "MOVED", passed=False)
-    monkeypatch.setattr(selftest, "run", lambda: (blind,))
+    blind = judge.Result("moved record", "MOVED", passed=False)
+    monkeypatch.setattr(judge, "run", lambda: (blind,))
     ran = raftlog("chaos", "selftest")
     assert ran.status == 1
     assert "moved record  MOVED     NO" in ran.out.decode()
@@ -293,7 +299,7 @@ class Fake:
 def test_the_worst_run_decides(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, verdicts: tuple[str, ...], status: int
 ) -> None:
-    monkeypatch.setattr(module, "campaign", Fake(*verdicts))
+    monkeypatch.setattr(runner, "campaign", Fake(*verdicts))
     ran = raftlog("chaos", "campaign")
     assert ran.status == status
     assert f"{len(verdicts)} runs, {verdicts.count('valid')} valid" in ran.out.decode()
@@ -303,7 +309,7 @@ def test_options_are_passed_on(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = Fake("valid")
-    monkeypatch.setattr(module, "campaign", fake)
+    monkeypatch.setattr(runner, "campaign", fake)
     words = "--time 60 --run-time 20 --jobs 3 --seed 7 --mix member --secure --client kafka --json"
     ran = raftlog("chaos", "campaign", *words.split(), "--report", str(tmp_path / "here"))
     (asked,) = fake.asked
@@ -411,9 +417,9 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         calls.append(command)
         raise EnteredError
 
-    monkeypatch.setattr(sandbox, "enter", enter)
-    monkeypatch.setattr(sandbox, "is_inside", lambda: False)
-    monkeypatch.setattr(sandbox, "why_not", lambda: "")
+    monkeypatch.setattr(namespaces, "enter", enter)
+    monkeypatch.setattr(namespaces, "is_inside", lambda: False)
+    monkeypatch.setattr(namespaces, "why_not", lambda: "")
     monkeypatch.setattr(sys, "argv", ["/usr/bin/raftlog", "chaos", "run", "--time", "9"])
     return calls
 
@@ -425,7 +431,7 @@ def test_the_same_command_runs_in_the_sandbox(entered: list[list[str]]) -> None:
 
 
 def test_inside_it_goes_on(entered: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "is_inside", lambda: True)
+    monkeypatch.setattr(namespaces, "is_inside", lambda: True)
     assert chaos_module.enter_sandbox() == ""
     assert entered == []
 
@@ -433,7 +439,7 @@ def test_inside_it_goes_on(entered: list[list[str]], monkeypatch: pytest.MonkeyP
 def test_where_there_is_none_the_reason_is_told(
     entered: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "why_not", lambda: "it needs root")
+    monkeypatch.setattr(namespaces, "why_not", lambda: "it needs root")
     assert chaos_module.enter_sandbox() == "it needs root"
     assert entered == []
 

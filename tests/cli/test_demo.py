@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.testing import Cluster
-from raftlog_cli.demo import page_views
-from raftlog_cli.rehearsal import Ledger, Verdict
+from raftlog_cli.demo import Ledger, Verdict, page_views
 from tests.cli.conftest import Raftlog
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.client.descriptions import EventDescription
 from raftlog.clock import SystemClock
-from raftlog_cli.events import event_line, parse_since
+from raftlog_cli.cluster import event_line, parse_since
 
 
 def test_an_event_is_a_line() -> None:

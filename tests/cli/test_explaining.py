@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.describe_cluster import topics_in
+from raftlog.client.administration.describe import topics_in
+from raftlog.client.administration.groups import GroupDescription, MemberDescription, PartitionLag
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
@@ -19,9 +20,8 @@ from raftlog.client.descriptions import (
     ReplicaDescription,
     TopicDiskUse,
 )
-from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
 from raftlog.types import TopicPartition
-from raftlog_cli.explaining import (
+from raftlog_cli.explain import (
     explain_broker,
     explain_disk,
     explain_lag,

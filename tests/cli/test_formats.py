@@ -1,4 +1,4 @@
-"""Tests of raftlog_cli.formats."""
+"""Tests of raftlog_cli.output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from raftlog.types import ConsumerRecord
-from raftlog_cli.formats import (
+from raftlog_cli.output import (
     InputRecord,
     bytes_from_json,
     bytes_to_json,

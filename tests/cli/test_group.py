@@ -13,7 +13,7 @@ import click
 import pytest
 
 from raftlog import Admin, Consumer, Producer, TopicPartition
-from raftlog.client.group_descriptions import GroupDescription, MemberDescription, PartitionLag
+from raftlog.client.administration.groups import GroupDescription, MemberDescription, PartitionLag
 from raftlog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -39,7 +39,7 @@ from raftlog_cli.group import (
     summary,
     total_lag,
 )
-from raftlog_cli.offsets import EARLIEST, LATEST, Bound, Extent, From
+from raftlog_cli.options import EARLIEST, LATEST, Bound, Extent, From
 from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

@@ -16,7 +16,7 @@ from raftlog.client.descriptions import (
     PartitionOverview,
     ReplicaDescription,
 )
-from raftlog_cli import health
+from raftlog_cli import overview
 
 
 def replica(broker: int, *, behind: int = 0, damage: str = "") -> ReplicaDescription:
@@ -68,21 +68,21 @@ FENCED = BrokerDescription(3, "h", 9102, fenced=True)
     ],
 )
 def test_the_worst_that_is_true_is_the_state(partition: PartitionOverview, state: str) -> None:
-    assert health.partition_state(partition) == state
-    assert health.partition_row(partition)["state"] == state
+    assert overview.partition_state(partition) == state
+    assert overview.partition_row(partition)["state"] == state
 
 
 def test_brokers_are_up_down_or_fenced() -> None:
-    assert [health.broker_state(broker) for broker in (UP, DOWN, FENCED)] == [
+    assert [overview.broker_state(broker) for broker in (UP, DOWN, FENCED)] == [
         *("up", "down", "fenced")
     ]
-    assert [health.is_up(broker) for broker in (UP, DOWN, FENCED)] == [True, False, False]
+    assert [overview.is_up(broker) for broker in (UP, DOWN, FENCED)] == [True, False, False]
 
 
 def test_the_summary_counts() -> None:
     damaged = replace(WELL, partition=3, replica_states=(replica(2, damage="a bad batch"),))
     described = ClusterDescription("c", (UP, DOWN, FENCED), 1, (WELL, SHORT, ALONE, GONE, damaged))
-    found = health.summary(described)
+    found = overview.summary(described)
     assert not found.pop("ok")
     assert [each["kind"] for each in found.pop("problems")] == [
         *("broker", "broker", "under-replicated", "unavailable", "damage")
@@ -105,12 +105,12 @@ def test_the_summary_counts() -> None:
 
 def test_all_is_well_or_it_is_said_what_is_not() -> None:
     well = ClusterDescription("c", (UP,), 1, (WELL, ALONE))
-    assert health.summary(well)["ok"]
-    assert health.problems(well) == []
-    (problem,) = health.problems(replace(well, controller=None))
+    assert overview.summary(well)["ok"]
+    assert overview.problems(well) == []
+    (problem,) = overview.problems(replace(well, controller=None))
     assert problem["kind"] == "no-controller"
     alone = replace(WELL, down=(1, 2))
-    assert [p["kind"] for p in health.problems(replace(well, partitions=(alone,)))] == [
+    assert [p["kind"] for p in overview.problems(replace(well, partitions=(alone,)))] == [
         "under-replicated"
     ]
     assert alone.is_at_min_isr
@@ -122,17 +122,17 @@ def test_all_is_well_or_it_is_said_what_is_not() -> None:
 )
 def test_a_wrong_clock_is_a_problem(error_ms: int, words: str) -> None:
     wrong = ClusterDescription("c", (replace(UP, clock_error_ms=error_ms),), 1, (WELL,))
-    (problem,) = health.problems(wrong)
+    (problem,) = overview.problems(wrong)
     assert (problem["kind"], problem["broker"]) == ("clock", 1)
     assert words in problem["message"]
-    assert not health.summary(wrong)["ok"]
+    assert not overview.summary(wrong)["ok"]
 
 
 def test_a_log_directory_that_has_failed_is_a_problem() -> None:
     failed = LogDirDescription("/disk2", -1, -1, True, "log directory /disk2 has failed")
     sound = LogDirDescription("/disk3", 50, 100, False, "")
     disk = DiskDescription(50, 100, "normal", "", (failed, sound))
-    (problem,) = health.problems(ClusterDescription("c", (replace(UP, disk=disk),), 1, (WELL,)))
+    (problem,) = overview.problems(ClusterDescription("c", (replace(UP, disk=disk),), 1, (WELL,)))
     assert problem["kind"] == "disk"
     assert problem["message"] == "broker 1: log directory /disk2 has failed"
 
@@ -140,14 +140,14 @@ def test_a_log_directory_that_has_failed_is_a_problem() -> None:
 def test_a_disk_below_a_watermark_is_a_problem() -> None:
     disk = DiskDescription(1, 100, "no-producers", "producers are refused")
     low = ClusterDescription("c", (replace(UP, disk=disk, clock_error_ms=60_001),), 1, (WELL,))
-    clock, problem = health.problems(low)
+    clock, problem = overview.problems(low)
     assert (clock["kind"], problem["kind"], problem["broker"]) == ("clock", "disk", 1)
     assert problem["message"] == "broker 1: producers are refused"
 
 
 def test_an_accepted_loss_is_told_and_is_no_problem_of_now() -> None:
     lost = replace(ALONE, unclean_epoch=1_001, unclean_offset=0)
-    summary = health.summary(ClusterDescription("c", (UP,), 1, (lost,)))
+    summary = overview.summary(ClusterDescription("c", (UP,), 1, (lost,)))
     assert summary["ok"]
     assert summary["losses"] == [
         {"topic": "single", "partition": 0, "leader_epoch": 1_001, "offset": 0}
@@ -160,11 +160,11 @@ def test_an_accepted_loss_is_told_and_is_no_problem_of_now() -> None:
 )
 def test_lag_names_those_that_are_behind(behind: list[int], text: str) -> None:
     replicas = [replica(broker, behind=lack) for broker, lack in enumerate(behind, start=1)]
-    assert health.lag(replicas) == text
+    assert overview.lag(replicas) == text
 
 
 def test_chains_are_hexadecimal_in_json() -> None:
-    rows = health.replica_rows([replica(1), replace(replica(2), chain=None)])
+    rows = overview.replica_rows([replica(1), replace(replica(2), chain=None)])
     assert [row["chain"] for row in rows] == ["00000000000000ff", None]
 
 
@@ -181,5 +181,5 @@ def test_chains_are_hexadecimal_in_json() -> None:
 )
 def test_a_verified_copy_has_a_state(more: dict[str, Any], state: str, text: str) -> None:
     copy = replace(CopyVerification(2, 0, 10), **more)
-    found, described = health.copy_state(copy, 10)
+    found, described = overview.copy_state(copy, 10)
     assert (found, described.startswith(text)) == (state, True)

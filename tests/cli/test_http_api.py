@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, NewTopic, limits
-from raftlog.client.group_descriptions import GroupListing
+from raftlog.client.administration.groups import GroupListing
 from raftlog.testing import cluster
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration

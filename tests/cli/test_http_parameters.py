@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import InvalidRequestError
-from raftlog_cli.http_parameters import choice, whole
+from raftlog_cli.console.http import choice, whole
 
 
 def test_whole_numbers() -> None:

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog_cli.interrupts import (
-    STOP_SIGNALS,
-    HeldInterrupt,
-    Terminated,
-    raise_on_signals,
-    status_of,
-)
+from raftlog_cli.main import STOP_SIGNALS, HeldInterrupt, Terminated, raise_on_signals, status_of
 
 
 @pytest.fixture(autouse=True)

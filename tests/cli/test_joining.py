@@ -11,8 +11,8 @@ from raftlog.config import Address, BrokerConfig
 from raftlog.disk import OsDisk
 from raftlog.errors import DataDirectoryError, InvalidConfigError, RaftlogError
 from raftlog.storage import Store
-from raftlog.testing.probes import free_port
-from raftlog_cli.joining import with_id
+from raftlog.testing.cluster import free_port
+from raftlog_cli.broker import with_id
 
 
 def test_a_directory_has_the_id_of_its_broker(tmp_path: Path) -> None:
@@ -51,6 +51,6 @@ def test_without_a_broker_that_responds_there_is_no_id(
         join=(Address("127.0.0.1", free_port()),),
         cluster_secret="a secret of this test",
     )
-    monkeypatch.setattr("raftlog_cli.joining.TIMEOUT_MS", 100)
+    monkeypatch.setattr("raftlog_cli.broker.TIMEOUT_MS", 100)
     with pytest.raises(RaftlogError):
         with_id(config)

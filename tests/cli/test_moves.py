@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.replication.rebalancing import PlannedMove
-from raftlog_cli import moves
+from raftlog.replication.placement import PlannedMove
+from raftlog_cli import cluster
 from tests.cli.conftest import Raftlog
 
 
 def test_a_printed_plan_is_read_again() -> None:
     plan = [PlannedMove("t", 0, (1, 2), (1, 3)), PlannedMove("u", 4, (), (2,))]
-    assert moves.parse(moves.output.to_json({"moves": moves.rows(plan)})) == plan
-    assert moves.parse('[{"topic": "t", "partition": 1, "to": [2]}]') == [
+    assert cluster.parse(cluster.output.to_json({"moves": cluster.rows(plan)})) == plan
+    assert cluster.parse('[{"topic": "t", "partition": 1, "to": [2]}]') == [
         PlannedMove("t", 1, (), (2,))
     ]
 

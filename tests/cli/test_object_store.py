@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from raftlog.testing import cluster
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.cli.conftest import Raftlog
 
 boto3 = pytest.importorskip("boto3")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog_cli.offsets import (
+from raftlog_cli.options import (
     EARLIEST,
     LATEST,
     Bound,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.client.describe_cluster import topics_in
+from raftlog.client.administration.describe import topics_in
+from raftlog.client.administration.groups import GroupDescription, PartitionLag
 from raftlog.client.descriptions import ClusterDescription, PartitionOverview
-from raftlog.client.group_descriptions import GroupDescription, PartitionLag
-from raftlog_cli import health
+from raftlog_cli import overview as health
 from raftlog_cli import overview as module
 from raftlog_cli.overview import Sample, findings, overview, rates_of, topic_rows
 from tests.cli.test_health import DOWN, FENCED, GONE, SHORT, UP, WELL, replica

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.cli.conftest import Raftlog
 
 NOT_READY = json.dumps(
@@ -59,7 +59,7 @@ def url(broker: Broker) -> str:
 def test_it_waits_until_the_broker_is_ready(
     broker: Broker, raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog_cli.ready.INTERVAL_S", 0.01)
+    monkeypatch.setattr("raftlog_cli.broker.INTERVAL_S", 0.01)
     broker.bodies = [NOT_READY, NOT_READY, READY]
     ran = raftlog("ready", url(broker))
     assert (ran.status, ran.out.decode()) == (0, f"{url(broker)} is ready\n")

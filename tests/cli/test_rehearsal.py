@@ -1,4 +1,4 @@
-"""Tests of raftlog_cli.rehearsal."""
+"""Tests of raftlog_cli.demo."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import raftlog
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
 from raftlog.types import OffsetRange
-from raftlog_cli import rehearsal as rehearsal_module
-from raftlog_cli.rehearsal import (
+from raftlog_cli import demo
+from raftlog_cli.demo import (
     Comparison,
     Copy,
     Ledger,
@@ -138,7 +138,7 @@ class FakeTime:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(rehearsal_module, "time", fake)
+    monkeypatch.setattr(demo, "time", fake)
     return fake
 
 
@@ -237,7 +237,7 @@ def test_waits_are_measured_only_while_an_acknowledgement_is_due(clock: FakeTime
     # Nothing is due between the 2nd look and the 100th: one record is sent in each of the stages.
     check = stepping(load, {100: hold, 150: release})
     load.run(lines(4), check=check, advance=lambda _: None)
-    assert load.longest_wait == pytest.approx(50 * rehearsal_module.TICK_S)
+    assert load.longest_wait == pytest.approx(50 * demo.TICK_S)
 
 
 def test_the_first_acknowledgement_after_a_moment(clock: FakeTime) -> None:

@@ -11,7 +11,7 @@ from raftlog.client import profiles
 from raftlog.config import Address
 from raftlog.testing import BrokerProcess
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.cli.conftest import Raftlog
 
 

@@ -1,4 +1,4 @@
-"""Tests of raftlog_cli.supervisor."""
+"""Tests of raftlog_cli.up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.probes import answers, members
-from raftlog_cli import supervisor as supervisor_module
-from raftlog_cli.supervisor import (
+from raftlog.testing.cluster import answers, local_cluster, members
+from raftlog_cli import up
+from raftlog_cli.up import (
     Supervisor,
     choose_addresses,
     choose_http,
@@ -35,7 +34,7 @@ from raftlog_cli.supervisor import (
 def last_run(tmp_path: Path) -> dict[int, Address]:
     """What a run with three brokers has left in ``tmp_path``."""
     cluster = local_cluster(tmp_path, brokers=3)
-    supervisor_module.write_cluster_file(tmp_path, cluster)
+    up.write_cluster_file(tmp_path, cluster)
     return {broker.id: broker.address for broker in cluster.brokers}
 
 
@@ -99,7 +98,7 @@ def test_an_http_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
     last = choose_http(tmp_path, addresses)
     for broker in cluster.brokers:
         broker.settings = {**broker.settings, "http.listen": str(last[broker.id])}
-    supervisor_module.write_cluster_file(tmp_path, cluster)
+    up.write_cluster_file(tmp_path, cluster)
     assert choose_http(tmp_path, addresses) == last
     with socket.create_server(last[1]):
         others = choose_http(tmp_path, addresses)

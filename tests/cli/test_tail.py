@@ -13,11 +13,11 @@ import pytest
 
 from raftlog import Consumer, Producer
 from raftlog.errors import BrokerUnavailableError
-from raftlog.testing.probes import wait_until
+from raftlog.testing.cluster import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_cli import output
 from raftlog_cli import tail as tail_module
-from raftlog_cli.formats import format_values
+from raftlog_cli.output import format_values
 from raftlog_cli.tail import Span
 from tests.cli.conftest import Raftlog
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from raftlog.client.administration.groups import GroupDescription, PartitionLag
 from raftlog.client.descriptions import ClusterDescription
-from raftlog.client.group_descriptions import GroupDescription, PartitionLag
 from raftlog_cli.output import printable
 from raftlog_cli.overview import Overview, Sample, overview
 from raftlog_cli.top import number, render, screen, without_internal

@@ -13,9 +13,9 @@ from raftlog.errors import (
     UnknownLeaderEpochError,
     UnknownTopicError,
 )
-from raftlog.protocol import topics as described
+from raftlog.protocol import records as described
 from raftlog.protocol.cluster import PartitionStatus, ReplicaStatus
-from raftlog.protocol.metadata import PartitionInfo, TopicInfo
+from raftlog.protocol.records import PartitionInfo, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.record import decode_lists, parse_header, stamp, validate
 from raftlog.storage.producer_state import ProducerTable

@@ -8,7 +8,7 @@ from typing import Final
 from raftlog.client.resumable import producer_id_of
 from raftlog.errors import RaftlogError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     DescribedProducer,
     DescribedProducers,
     DescribeProducersRequest,

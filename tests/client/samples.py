@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raftlog import limits
-from raftlog.client.metadata import PartitionView, TopicView
+from raftlog.client.cluster import PartitionView, TopicView
 from raftlog.client.settings import ConsumerSettings, ProducerSettings
 from raftlog.record import LEADER_BYTES, Codec, encode, parse_header, seal, stamp
 

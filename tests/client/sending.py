@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from raftlog.client.accumulator import Accumulator
-from raftlog.client.batch import ProducerIdAndEpoch, TopicQueues
+from raftlog.client.accumulator import Accumulator, ProducerIdAndEpoch, TopicQueues
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.sender import Sender

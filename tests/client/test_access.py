@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from raftlog import Acl, AclFilter, QuotaEntity, limits
-from raftlog.client.access import alteration, checked, decision, parts, selected
+from raftlog.client.administration.security import alteration, checked, decision, parts, selected
 from raftlog.errors import InvalidRequestError
-from raftlog.protocol.access import CheckAclResponse
+from raftlog.protocol.security import CheckAclResponse
 
 ACL = Acl("User:alice", "READ", "TOPIC", "t")
 

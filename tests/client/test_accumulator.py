@@ -11,11 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raftlog import limits
 from raftlog.client import accumulator as accumulator_module
-from raftlog.client import batch as batch_module
-from raftlog.client.accumulator import NEVER, Accumulator
-from raftlog.client.batch import BATCH_BYTES, RECORD_BYTES, PendingBatch, Run, TopicQueues
+from raftlog.client import accumulator as batch_module
+from raftlog.client.accumulator import (
+    BATCH_BYTES,
+    NEVER,
+    RECORD_BYTES,
+    Accumulator,
+    PendingBatch,
+    Run,
+    TopicQueues,
+)
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.partitioner import partition_of_key
+from raftlog.client.settings import partition_of_key
 from raftlog.errors import ClosedError, RecordTooLargeError
 from raftlog.record import Codec, decode_lists, encode, seal
 from tests.client.interrupts import interrupted

@@ -8,10 +8,9 @@ import warnings
 
 import pytest
 
-from raftlog.client.admin import Admin
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import Admin, AsyncAdmin
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.descriptions import BrokerDescription, TopicListing
-from raftlog.client.environment import ClientEnvironment
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -20,8 +19,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.schema import Failure
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     AddPartitionsRequest,
     AlterTopicsRequest,
     DeletedRecords,
@@ -32,6 +30,7 @@ from raftlog.protocol.topics import (
     TopicResult,
     TopicsResponse,
 )
+from raftlog.protocol.schema import Failure
 from raftlog.types import NewTopic, OffsetAndMetadata, OffsetAndTimestamp
 from tests.client.consumer_groups.coordinated import Coordination
 from tests.client.test_fetcher import fill

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog.client.batch import (
+from raftlog.client.accumulator import (
     BATCH_BYTES,
     PLAIN_RECORD_BYTES,
     RECORD_BYTES,

@@ -7,15 +7,11 @@ import math
 
 import pytest
 
-from raftlog.client.broker_connections import (
-    BrokerConnection,
-    BrokerConnections,
-    InFlightRequest,
-)
 from raftlog.client.connection import Answer
+from raftlog.client.requests import BrokerConnection, BrokerConnections, InFlightRequest
 from raftlog.errors import BrokerUnavailableError, ConnectionLostError, RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.records import MetadataRequest, MetadataResponse
 from tests.client.test_cluster import cluster_of
 from tests.client.world import FakeCluster, ignore, run
 from tests.running import runs

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from raftlog.client.closing import Closing
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.threads import Closing, LoopThread
 from tests.client.samples import HandClock, python
 
 WAIT_S = 20.0
@@ -87,8 +86,8 @@ def test_one_that_fails_is_over_all_the_same(thread: LoopThread) -> None:
 
 SCRIPT = """
     import asyncio, atexit, os, sys, threading, time
-    from raftlog.client.closing import Closing
-    from raftlog.client.loop_thread import LoopThread
+    from raftlog.client.threads import Closing
+    from raftlog.client.threads import LoopThread
 
     thread, ends, begun = LoopThread(), threading.Event(), threading.Event()
     closing = Closing(thread, time.monotonic)

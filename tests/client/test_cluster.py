@@ -21,9 +21,14 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
-from raftlog.protocol.topics import CreateTopicsRequest, TopicToCreate
+from raftlog.protocol.records import (
+    CreateTopicsRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    TopicToCreate,
+)
 from tests.client.world import FakeCluster, do_and_vanish, ignore, refuse, run, vanish
 from tests.running import runs
 

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from raftlog.client.consumer_core import ConsumerCore
+from raftlog.client.consumer import ConsumerCore
 from raftlog.record.compaction import Rewriter, open_original
 from tests.client.samples import stored_batch
 from tests.client.test_consumer_core import core_of, taken

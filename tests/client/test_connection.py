@@ -21,9 +21,15 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProducePartition,
+    ProduceRequest,
+)
 from raftlog.protocol.schema import Message
 from tests.client.world import FakeCluster, Peer, hold, ignore, refuse, run, vanish
 

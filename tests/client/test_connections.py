@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from raftlog.client.authentication import keep_authenticated
-from raftlog.client.connections import Connections
+from raftlog.client.cluster import Connections
+from raftlog.client.connection import keep_authenticated
 from raftlog.client.settings import ConnectionSettings, SaslSettings, parse_bootstrap
 from raftlog.config import Address
 from raftlog.errors import (
@@ -22,7 +22,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import MetadataRequest
 from tests.client.world import FakeCluster, ignore, refuse, run
 from tests.running import runs
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.consumer import Consumer
-from raftlog.client.environment import ClientEnvironment
 from raftlog.errors import (
     AuthenticationError,
     BrokerUnavailableError,
@@ -349,7 +349,7 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
         import os, warnings
         warnings.simplefilter("ignore")
         from raftlog.client.consumer import Consumer
-        from raftlog.client.environment import ClientEnvironment
+        from raftlog.client.base import ClientEnvironment
         from raftlog.errors import ClosedError
         from raftlog.types import TopicPartition
         from tests.client.world import FakeCluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.consumer_base import check_callback, check_interest, check_some, chosen
+from raftlog.client.consumer import check_callback, check_interest, check_some, chosen
 from raftlog.errors import InvalidRequestError
 from raftlog.types import OffsetAndMetadata
 from tests.client.test_subscription import A, B

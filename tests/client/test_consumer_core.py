@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.consumer_core import ConsumerCore, check_times
+from raftlog.client.consumer import ConsumerCore, check_times
 from raftlog.client.settings import ConnectionSettings, parse_bootstrap
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -18,7 +18,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.protocol.fetch import FetchRequest, ListOffsetsRequest
+from raftlog.protocol.records import FetchRequest, ListOffsetsRequest
 from raftlog.types import OffsetAndTimestamp, TopicPartition
 from tests.client.samples import consumer_settings, stored_batch
 from tests.client.test_fetcher import fill

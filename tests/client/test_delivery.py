@@ -16,7 +16,7 @@ from raftlog.client.delivery import (
     RangesFuture,
     until_done,
 )
-from raftlog.client.waiting import pending_of
+from raftlog.client.threads import pending_of
 from raftlog.errors import ClosedError, UnknownTopicError
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata
 

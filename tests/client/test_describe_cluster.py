@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,

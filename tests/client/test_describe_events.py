@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.describe_events import APART_MS, merged
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.administration.describe import APART_MS, merged
 from raftlog.errors import InvalidRequestError, UnsupportedVersionError
 from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import DescribeEventsRequest, DescribeEventsResponse, EventStatus
 from raftlog.protocol.connection import Request
-from raftlog.protocol.events import DescribeEventsRequest, DescribeEventsResponse, EventStatus
 from tests.client.world import FakeCluster, Peer, refuse, run
 from tests.running import runs
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.describe_features import common
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.administration.describe import common
 from raftlog.client.descriptions import FeatureDescription, FeatureVersions
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.handshake import (
+from raftlog.protocol.security import (
     ApiVersionRange,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -12,10 +12,10 @@ from raftlog.client.descriptions import (
     topic_description,
 )
 from raftlog.errors import BrokerUnavailableError
-from raftlog.protocol import topics as wire
+from raftlog.protocol import records
 from raftlog.protocol.cluster import RecoverClusterResponse
 from raftlog.protocol.cluster import RecoveredPartition as WireRecovered
-from raftlog.protocol.metadata import PartitionInfo
+from raftlog.protocol.records import PartitionInfo
 from raftlog.protocol.schema import Failure
 
 
@@ -24,7 +24,7 @@ def test_a_topic() -> None:
         partition=2, leader=None, leader_epoch=4, replicas=[1, 2], isr=[2], witnesses=[3]
     )
     found = topic_description(
-        wire.TopicDescription(
+        records.TopicDescription(
             name="t",
             id="x",
             config={"retention.ms": "5"},
@@ -32,7 +32,7 @@ def test_a_topic() -> None:
             is_internal=True,
             partition_count=1,
             partitions=[
-                wire.PartitionDescription(
+                records.PartitionDescription(
                     info=info,
                     log_start_offset=1,
                     high_watermark=2,

@@ -21,8 +21,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest
+from raftlog.protocol.records import InitProducerIdRequest, MetadataRequest, ProduceRequest
 from raftlog.record import parse_header
 from tests.client.sending import Rig, now, offsets, outcome
 from tests.client.world import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.client.fetch_state import Batch, PartitionFetchState
+from raftlog.client.subscription import Batch, PartitionFetchState
 from tests.client.test_subscription import A
 
 

@@ -21,13 +21,14 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import (
+from raftlog.protocol.records import (
     FetchedPartition,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
+    MetadataResponse,
+    TopicInfo,
 )
-from raftlog.protocol.metadata import MetadataResponse, TopicInfo
 from raftlog.protocol.schema import Failure
 from raftlog.types import TopicPartition
 from tests.client.samples import consumer_settings, stored_batch

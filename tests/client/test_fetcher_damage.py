@@ -9,8 +9,7 @@ import pytest
 from raftlog.client.fetcher import DAMAGE_PATIENCE_S
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchedPartition, FetchResponse
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import FetchedPartition, FetchResponse, MetadataRequest
 from tests.client.test_fetcher import Rig, failing, fetches, fill, now
 from tests.client.test_subscription import A
 from tests.client.world import Behaviour, FakeCluster, run

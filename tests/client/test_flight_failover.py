@@ -8,8 +8,8 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.batch import PendingBatch
-from raftlog.client.in_flight import InFlightBatches, stranded
+from raftlog.client.accumulator import PendingBatch
+from raftlog.client.sender import InFlightBatches, stranded
 from raftlog.errors import (
     CommitUnknownError,
     InvalidRequestError,

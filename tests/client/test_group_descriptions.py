@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.group_descriptions import (
+from raftlog.client.administration.groups import (
     GroupDescription,
     GroupListing,
     MemberDescription,
@@ -13,10 +13,10 @@ from raftlog.client.group_descriptions import (
     group_listing,
     readers,
 )
-from raftlog.protocol import groups as wire
+from raftlog.protocol import records
 from raftlog.types import TopicPartition
 
-MEMBER = wire.MemberDescription(
+MEMBER = records.MemberDescription(
     member_id="m1",
     instance_id="i1",
     client_id="c1",
@@ -24,8 +24,8 @@ MEMBER = wire.MemberDescription(
     member_epoch=4,
     topics=["t", "u"],
     assigned=[
-        wire.TopicShare(topic="u", topic_id="u-id", partitions=[3]),
-        wire.TopicShare(topic="t", topic_id="t-id", partitions=[2, 0]),
+        records.TopicShare(topic="u", topic_id="u-id", partitions=[3]),
+        records.TopicShare(topic="t", topic_id="t-id", partitions=[2, 0]),
     ],
     target=[],
     session_timeout_ms=45_000,
@@ -34,13 +34,13 @@ MEMBER = wire.MemberDescription(
 
 
 def test_a_listing() -> None:
-    listing = wire.GroupListing(group="g", state="stable", members=2)
+    listing = records.GroupListing(group="g", state="stable", members=2)
     assert group_listing(listing, 3) == GroupListing("g", "stable", 2, 3)
 
 
 def test_a_group() -> None:
     lag = PartitionLag("t", 0, 4)
-    described = wire.GroupDescription(
+    described = records.GroupDescription(
         group="g",
         state="reconciling",
         group_epoch=5,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.hedged_request import Attempt, NoAnswerError, first_answer
+from raftlog.client.retry import Attempt, NoAnswerError, first_answer
 from raftlog.errors import BrokerUnavailableError, ClosedError
 from tests.client.world import FakeCluster, run
 from tests.running import runs

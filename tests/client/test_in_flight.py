@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.batch import PartitionQueue, PendingBatch, ProducerIdAndEpoch, Run
-from raftlog.client.in_flight import (
+from raftlog.client.accumulator import PartitionQueue, PendingBatch, ProducerIdAndEpoch, Run
+from raftlog.client.sender import (
     CORRUPT_TRIES_MAX,
     EPOCH_MAX,
     SEQUENCE_MASK,

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin, windows
 from raftlog.client.descriptions import ProducerPage
-from raftlog.client.list_producers import windows
 from raftlog.errors import (
     InvalidRequestError,
     NotLeaderError,
@@ -20,7 +19,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     ListedProducer,
     ListedProducers,
     ListProducersRequest,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.client.descriptions import LogLevel
 from raftlog.protocol import api as apis
-from raftlog.protocol import log_levels as wire
+from raftlog.protocol import cluster
 from raftlog.protocol.connection import Request
 from tests.client.world import FakeCluster, Peer, run
 from tests.running import runs
@@ -16,15 +16,15 @@ async def test_the_given_broker_is_asked(fake: FakeCluster) -> None:
     asked: list[tuple[int, str, str | None]] = []
 
     def describe(peer: Peer, request: Request) -> None:
-        told = [wire.LogLevel(logger="root", level=f"of {peer.broker_id}", is_own=True)]
-        peer.write(peer.state.reply(request, wire.DescribeLogLevelsResponse(levels=told)))
+        told = [cluster.LogLevel(logger="root", level=f"of {peer.broker_id}", is_own=True)]
+        peer.write(peer.state.reply(request, cluster.DescribeLogLevelsResponse(levels=told)))
 
     def alter(peer: Peer, request: Request) -> None:
-        assert isinstance(request.message, wire.AlterLogLevelsRequest)
+        assert isinstance(request.message, cluster.AlterLogLevelsRequest)
         asked.extend(
             (peer.broker_id, change.logger, change.level) for change in request.message.changes
         )
-        peer.write(peer.state.reply(request, wire.AlterLogLevelsResponse()))
+        peer.write(peer.state.reply(request, cluster.AlterLogLevelsResponse()))
 
     fake.always[apis.DESCRIBE_LOG_LEVELS] = describe
     fake.always[apis.ALTER_LOG_LEVELS] = alter

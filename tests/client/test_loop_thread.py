@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.producer import Producer
-from raftlog.client.waiting import IO_THREADS
+from raftlog.client.threads import IO_THREADS, LoopThread
 from raftlog.errors import ClosedError, InvalidRequestError, UnsupportedFeatureError
 from tests.client.samples import python
 
@@ -145,7 +144,7 @@ def test_the_interpreter_ends_with_a_thread_still_running() -> None:
     done = python(
         """
         import asyncio
-        from raftlog.client.loop_thread import LoopThread
+        from raftlog.client.threads import LoopThread
         thread = LoopThread()
         async def work():
             asyncio.ensure_future(asyncio.Event().wait())
@@ -163,7 +162,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
         """
         import os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
-        from raftlog.client.loop_thread import LoopThread
+        from raftlog.client.threads import LoopThread
         from raftlog.errors import ClosedError
         thread = LoopThread()
         told = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.metadata import ClusterView, PartitionView, unreachable
+from raftlog.client.cluster import ClusterView, PartitionView, unreachable
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -14,7 +14,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.protocol.metadata import BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
+from raftlog.protocol.records import BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
 from raftlog.protocol.schema import Failure
 
 

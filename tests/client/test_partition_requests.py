@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raftlog.client.partition_requests import delete_records, list_offsets, try_offsets
+from raftlog.client.requests import delete_records, list_offsets, try_offsets
 from raftlog.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
@@ -17,9 +17,14 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer
+from raftlog.protocol.records import (
+    DeletedRecords,
+    DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetAnswer,
+)
 from raftlog.protocol.schema import Failure
-from raftlog.protocol.topics import DeletedRecords, DeleteRecordsResponse
 from raftlog.types import TopicPartition
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import fill

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.partitioner import (
+from raftlog.client.settings import (
     KAFKA_SEED,
     POSITIVE,
     checked,

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from raftlog.client.fetch_state import Wanted
-from raftlog.client.positions import Positions
+from raftlog.client.fetcher import Positions
 from raftlog.client.settings import OffsetReset
-from raftlog.client.subscription import Subscription
+from raftlog.client.subscription import Subscription, Wanted
 from raftlog.errors import OffsetOutOfRangeError, RaftlogError, ThrottledError, UnknownTopicError
 from raftlog.types import TopicPartition
 from tests.client.samples import consumer_settings

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.producer import Producer
+from raftlog.client.threads import LoopThread
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -29,7 +29,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import ProduceRequest
+from raftlog.protocol.records import ProduceRequest
 from raftlog.types import OffsetRange, RecordMetadata
 from tests.client.samples import python
 from tests.client.world import FakeCluster, ignore
@@ -321,7 +321,7 @@ def test_a_bad_setting_leaves_nothing_behind() -> None:
 def test_an_interpreter_ends_with_a_producer_unclosed() -> None:
     done = python(
         """
-        from raftlog.client.environment import ClientEnvironment
+        from raftlog.client.base import ClientEnvironment
         from raftlog.client.producer import Producer
         from tests.client.world import FakeCluster
         fake = FakeCluster()
@@ -356,7 +356,7 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
         """
         import os, warnings
         warnings.simplefilter("ignore")
-        from raftlog.client.environment import ClientEnvironment
+        from raftlog.client.base import ClientEnvironment
         from raftlog.client.producer import Producer
         from raftlog.errors import ClosedError
         from tests.client.world import FakeCluster

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.batch import TopicQueues
+from raftlog.client.accumulator import TopicQueues
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.delivery import RangesFuture
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.partitioner import partition_of_key
 from raftlog.client.producer_core import NO_PARTITION, ProducerCore
-from raftlog.client.settings import ConnectionSettings, parse_bootstrap
+from raftlog.client.settings import ConnectionSettings, parse_bootstrap, partition_of_key
 from raftlog.errors import (
     InvalidRequestError,
     RecordTooLargeError,

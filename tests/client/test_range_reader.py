@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.client import range_reader
-from raftlog.client.batch import ProducerIdAndEpoch
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.range_reader import RangeReader
+from raftlog.client import readers
+from raftlog.client.accumulator import ProducerIdAndEpoch
+from raftlog.client.base import ClientEnvironment
+from raftlog.client.readers import RangeReader
 from raftlog.errors import (
     ClosedError,
     InvalidRequestError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchRequest
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import FetchRequest, MetadataRequest
 from raftlog.types import TopicPartition
 from tests.client.test_compacted import compacted
 from tests.client.test_fetcher import fill
@@ -39,8 +38,8 @@ TINY = 1  # a fetch then brings one log batch
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "_LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr(range_reader, "_END_PATIENCE_S", 0.05)
+    monkeypatch.setattr(readers, "_LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(readers, "_END_PATIENCE_S", 0.05)
 
 
 @contextmanager

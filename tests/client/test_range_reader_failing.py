@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client import partition_requests, range_reader, ranges
-from raftlog.client.range_reader import RangeReader
+from raftlog.client import readers, requests
+from raftlog.client.readers import RangeReader
 from raftlog.errors import (
     BrokerUnavailableError,
     CorruptBatchError,
@@ -20,8 +20,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import FetchedPartition, FetchResponse
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import FetchedPartition, FetchResponse, MetadataRequest
 from raftlog.protocol.schema import Failure
 from raftlog.types import TopicPartition
 from tests.client.samples import stored_batch
@@ -35,8 +34,8 @@ pytest.importorskip("pyarrow")
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "_LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr(range_reader, "_END_PATIENCE_S", 0.05)
+    monkeypatch.setattr(readers, "_LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(readers, "_END_PATIENCE_S", 0.05)
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ def test_beyond_the_end_is_told_after_what_came(
         with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before the end 14"):
             read(8)
         assert found == [8, 9]
-        monkeypatch.setattr(range_reader, "_END_PATIENCE_S", 1e6)
+        monkeypatch.setattr(readers, "_END_PATIENCE_S", 1e6)
         fake.requests.clear()
         with pytest.raises(OffsetOutOfRangeError, match="t:0 ends at offset 10, before the end 14"):
             read(12)
@@ -116,8 +115,8 @@ def test_a_leader_that_was_replaced_is_not_believed(fake: FakeCluster) -> None:
 def test_without_an_answer_of_the_leader_what_is_said_counts(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "_ANSWER_MS", 20)
-    monkeypatch.setattr(partition_requests, "SILENCE_S", 0.02)
+    monkeypatch.setattr(readers, "_ANSWER_MS", 20)
+    monkeypatch.setattr(requests, "SILENCE_S", 0.02)
     fake.next(apis.FETCH, *[failing(OffsetOutOfRangeError("offset 8 is outside 0 to 5"))] * 2)
     fake.always[apis.LIST_OFFSETS] = ignore
     told = pytest.raises(OffsetOutOfRangeError, match=r"t:0: offset 8 does not exist .*0 to 5")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.consumer_core import Checked
-from raftlog.client.ranges import Range
+from raftlog.client.consumer import Checked
+from raftlog.client.readers import Range
 from raftlog.errors import CorruptBatchError
 from raftlog.record import check
 from tests.client.samples import stored_batch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.reassignment import reassignment
+from raftlog.client.administration.admin import reassignment
 from raftlog.errors import RaftlogError
 from raftlog.protocol.cluster import PartitionMove
 

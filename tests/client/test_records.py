@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog.client.batch import BATCH_BYTES, Run
+from raftlog.client.accumulator import BATCH_BYTES, Run
 from raftlog.client.records import (
     checked_headers,
     checked_timestamp,

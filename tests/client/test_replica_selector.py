@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.replica_selector import replica_offsets
+from raftlog.client.requests import replica_offsets
 from raftlog.errors import (
     AuthenticationError,
     FencedLeaderEpochError,
@@ -17,7 +17,7 @@ from raftlog.errors import (
     UnknownLeaderEpochError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchRequest
+from raftlog.protocol.records import FetchRequest
 from raftlog.types import TopicPartition
 from tests.client.samples import stored_batch
 from tests.client.test_cluster import cluster_of

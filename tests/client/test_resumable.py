@@ -12,8 +12,8 @@ import pytest
 
 import raftlog
 from raftlog import limits
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.environment import ClientEnvironment
 from raftlog.client.resumable import RECORDS_MAX, ResumableProducer, producer_id_of
 from raftlog.embedded import ADDRESS
 from raftlog.errors import (
@@ -28,7 +28,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     DescribedProducer,
     DescribedProducers,
     DescribeProducersResponse,

@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from raftlog.client.batch import ProducerIdAndEpoch
+from raftlog.client.accumulator import ProducerIdAndEpoch
 from raftlog.client.delivery import DeliveryFuture
-from raftlog.client.partition_requests import describe_producer
+from raftlog.client.requests import describe_producer
 from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, UnknownTopicError
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import ProduceRequest
+from raftlog.protocol.records import ProduceRequest
 from tests.client.named import ID, TP, body, describe
 from tests.client.sending import Rig, outcome
 from tests.client.world import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.batch import PendingBatch, ProducerIdAndEpoch
-from raftlog.client.in_flight import EPOCH_MAX, ResumableInFlightBatches
+from raftlog.client.accumulator import PendingBatch, ProducerIdAndEpoch
+from raftlog.client.sender import EPOCH_MAX, ResumableInFlightBatches
 from raftlog.errors import (
     ConnectionLostError,
     InvalidRequestError,

@@ -24,8 +24,12 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import InitProducerIdRequest, ProduceRequest, ProduceResponse
+from raftlog.protocol.records import (
+    InitProducerIdRequest,
+    MetadataRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
 from raftlog.record import Codec, parse_header
 from tests.client.sending import Rig, now, offsets, outcome
 from tests.client.virtual import START_MS

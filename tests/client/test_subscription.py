@@ -12,9 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raftlog import limits
 from raftlog.client import subscription as subscription_module
-from raftlog.client.fetch_state import Batch, Chunk, Wanted
 from raftlog.client.subscription import (
+    Batch,
+    Chunk,
     Subscription,
+    Wanted,
     check_partitions,
     check_topics,
 )

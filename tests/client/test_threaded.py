@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.loop_thread import LoopThread
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.threaded import PlainClient, ThreadedClient
+from raftlog.client.threads import LoopThread
 
 NAME = "raftlog-test-of-threads"
 PATIENCE_S = 10.0

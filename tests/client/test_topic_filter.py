@@ -7,8 +7,8 @@ import re
 import pytest
 
 from raftlog import limits
+from raftlog.client.consumer import TopicFilter, matching
 from raftlog.client.subscription import Subscription
-from raftlog.client.topic_filter import TopicFilter, matching
 from raftlog.errors import InvalidRequestError, UnknownTopicError
 from raftlog.types import TopicPartition
 from tests.client.consumer_groups.consuming import consumer_of

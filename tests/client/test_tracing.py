@@ -11,12 +11,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.environment import ClientEnvironment
+from raftlog.client.aio.clients import AsyncConsumer
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.tracing import TracedAsyncProducer, TracedProducer, context_of, process
 from raftlog.errors import ClosedError
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import ProduceRequest
+from raftlog.protocol.records import ProduceRequest
 from raftlog.types import TopicPartition
 from tests.client.world import FakeCluster, ignore, run
 from tests.running import runs

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, NewTopic, Producer
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.administration.describe import ChainAt, first_difference
 from raftlog.client.descriptions import CopyVerification, PartitionVerification
-from raftlog.client.verify_copies import ChainAt, first_difference
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import VerifyCopyRequest, VerifyCopyResponse
 from raftlog.protocol.connection import Request

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from raftlog.client import waiting
-from raftlog.client.waiting import IO_THREADS, refuse_io_thread, wait_for, wait_once
+from raftlog.client import threads
+from raftlog.client.threads import IO_THREADS, refuse_io_thread, wait_for, wait_once
 from raftlog.errors import InvalidRequestError
 
 
@@ -82,9 +82,9 @@ def test_a_signal_that_came_just_before_the_wait_is_noticed_soon(
 
         def release(self) -> None: ...
 
-    monkeypatch.setattr(waiting, "allocate_lock", Lock)
+    monkeypatch.setattr(threads, "allocate_lock", Lock)
     assert wait_once(lambda _callback: None, timeout_s)
-    assert waits == [0.0] + [waiting.WAIT_S_MAX] * 3
+    assert waits == [0.0] + [threads.WAIT_S_MAX] * 3
 
 
 @pytest.mark.parametrize("timeout_s", [None, 20.0])

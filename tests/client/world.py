@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from raftlog import memory_transport
+from raftlog.client.base import ClientEnvironment
 from raftlog.client.connection import Connection
-from raftlog.client.environment import ClientEnvironment
 from raftlog.config import Address
 from raftlog.errors import (
     ConnectionLostError,
@@ -31,38 +31,34 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
-from raftlog.protocol.attachments import slices
 from raftlog.protocol.cluster import (
     BrokerStatus,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
 from raftlog.protocol.connection import Broken, Refusal, Request, ServerConnectionState
-from raftlog.protocol.fetch import (
+from raftlog.protocol.records import (
+    BrokerInfo,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    InitProducerIdResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetAnswer,
-    OffsetQuery,
-)
-from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsResponse
-from raftlog.protocol.metadata import (
-    BrokerInfo,
     MetadataRequest,
     MetadataResponse,
-)
-from raftlog.protocol.produce import (
-    InitProducerIdResponse,
+    OffsetAnswer,
+    OffsetQuery,
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
     ProduceTimes,
 )
-from raftlog.protocol.schema import Failure, Message
-from raftlog.protocol.topics import DescribeTopicsRequest, DescribeTopicsResponse
+from raftlog.protocol.schema import Failure, Message, slices
+from raftlog.protocol.security import ApiVersionRange, ApiVersionsResponse
 from raftlog.record import find_timestamp, parse_header
 from raftlog.types import Buffer
 from tests.client.fake_topics import FakeLog, FakeTopic, Leaders, not_there, undescribed

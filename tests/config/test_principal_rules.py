@@ -6,7 +6,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.config import BrokerConfig
-from raftlog.config.principal_rules import apply_rules, parse_principal_rules
+from raftlog.config.address import apply_rules, parse_principal_rules
 from raftlog.errors import InvalidConfigError
 
 

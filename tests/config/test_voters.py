@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.config import Address, Voter, parse_voters
-from raftlog.config.voters import show_voters
+from raftlog.config.broker import show_voters
 
 
 def test_voters_are_read_in_order_of_their_ids() -> None:

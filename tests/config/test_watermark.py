@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.config import BrokerConfig
-from raftlog.config.watermark import Watermark, parse_watermark
+from raftlog.config.address import Watermark, parse_watermark
 from raftlog.errors import InvalidConfigError
 
 

@@ -22,7 +22,7 @@ from raftlog.consensus import (
     Outcome,
     Unknown,
 )
-from raftlog.consensus.envelope import Envelope, decode
+from raftlog.consensus.transport import Envelope, decode
 from raftlog.testing.disk import SimDisk
 
 PATH = "data/consensus.journal"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from raftlog.consensus.envelope import Envelope, decode, encode
 from raftlog.consensus.raft_group import RaftGroup
+from raftlog.consensus.transport import Envelope, decode, encode
 from tests.consensus.harness import GROUP, Broker, Network
 from tests.consensus.stock import in_virtual_time
 

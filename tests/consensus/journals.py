@@ -5,9 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
-from raftlog.consensus import journal_file
-from raftlog.consensus.journal import Journal, JournalSyncTask
-from raftlog.consensus.raft_journal import RaftJournal
+from raftlog.consensus import journal as journal_file
+from raftlog.consensus.journal import Journal, JournalSyncTask, RaftJournal
 from raftlog.testing.disk import SimDisk
 
 PATH: Final = "data/consensus.journal"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.consensus.ballot import Ballot
-from raftlog.consensus.library import Timing
+from raftlog.consensus.raft_group import Ballot, Timing
 from raftlog.consensus.settings import ConsensusSettings
 
 

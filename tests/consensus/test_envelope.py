@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import COMMAND, Envelope, EnvelopeError, Message, decode, encode
+from raftlog.consensus import transport
 from raftlog.consensus.settings import (
     APPEND_ENTRIES_MAX,
     BASE_BYTES_MAX,
@@ -23,22 +22,23 @@ from raftlog.consensus.settings import (
     NUMBER_MAX,
     VOTERS_MAX,
 )
+from raftlog.consensus.transport import COMMAND, Envelope, EnvelopeError, Message, decode, encode
 
 VOTERS = [[1, "one"], [2, "two"]]
 ENTRY = bytes([COMMAND]) + b"set"
-SEAL = envelope.encode_seal({1: "one", 2: ""})
+SEAL = transport.encode_seal({1: "one", 2: ""})
 GOOD: list[Message] = [
-    ["t/0", 0, 0, envelope.HELLO, True],
-    ["t/0", 7, 0, envelope.OFFER, VOTERS, b"base"],
-    ["t/0", 0, 3, envelope.PRE_VOTE, 1, 3, 5],
-    ["t/0", 0, 3, envelope.PRE_VOTE_ANSWER, 1, False],
-    ["t/0", 0, 3, envelope.VOTE, 3, 5],
-    ["t/0", 0, 3, envelope.VOTE_ANSWER, True],
-    ["t/0", 0, 3, envelope.APPEND, 1, 0, 1, [[1, b"\x01"], [3, ENTRY]]],
-    ["t/0", 0, 3, envelope.APPEND_ANSWER, True, 1, 3],
-    ["t/0", 0, 3, envelope.PROPOSE, 12, SEAL],
-    ["t/0", 0, 3, envelope.PROPOSED, 12, 3],
-    ["t/0", 0, 3, envelope.REFUSED, 12],
+    ["t/0", 0, 0, transport.HELLO, True],
+    ["t/0", 7, 0, transport.OFFER, VOTERS, b"base"],
+    ["t/0", 0, 3, transport.PRE_VOTE, 1, 3, 5],
+    ["t/0", 0, 3, transport.PRE_VOTE_ANSWER, 1, False],
+    ["t/0", 0, 3, transport.VOTE, 3, 5],
+    ["t/0", 0, 3, transport.VOTE_ANSWER, True],
+    ["t/0", 0, 3, transport.APPEND, 1, 0, 1, [[1, b"\x01"], [3, ENTRY]]],
+    ["t/0", 0, 3, transport.APPEND_ANSWER, True, 1, 3],
+    ["t/0", 0, 3, transport.PROPOSE, 12, SEAL],
+    ["t/0", 0, 3, transport.PROPOSED, 12, 3],
+    ["t/0", 0, 3, transport.REFUSED, 12],
 ]
 
 
@@ -71,7 +71,7 @@ def test_what_is_encoded_is_decoded() -> None:
         (7, [[1, "text"]]),
         (7, [[2, ENTRY], [1, ENTRY]]),
         (7, [[1, ENTRY]] * (APPEND_ENTRIES_MAX + 1)),
-        (7, [[1, bytes(envelope.ENTRY_BYTES_MAX + 1)]]),
+        (7, [[1, bytes(transport.ENTRY_BYTES_MAX + 1)]]),
     ],
 )
 def test_a_message_of_other_types_lengths_or_ranges_is_refused(change: tuple[int, Any]) -> None:
@@ -103,20 +103,22 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
     ],
 )
 def test_voters_that_are_none_are_refused(voters: list[Any]) -> None:
-    message = ["t/0", 7, 0, envelope.OFFER, voters, b""]
-    assert not envelope.is_message(message)
-    assert envelope.decode_seal(bytes([envelope.SEAL]) + msgpack.packb(voters)) is None
+    message = ["t/0", 7, 0, transport.OFFER, voters, b""]
+    assert not transport.is_message(message)
+    assert transport.decode_seal(bytes([transport.SEAL]) + msgpack.packb(voters)) is None
 
 
 def test_a_base_over_its_limit_is_refused() -> None:
-    assert not envelope.is_message(["t/0", 7, 0, envelope.OFFER, VOTERS, bytes(BASE_BYTES_MAX + 1)])
+    assert not transport.is_message(
+        ["t/0", 7, 0, transport.OFFER, VOTERS, bytes(BASE_BYTES_MAX + 1)]
+    )
 
 
-@pytest.mark.parametrize("entry", [b"", b"\x01", b"\x03x", bytes([envelope.SEAL]) + b"\xc1"])
+@pytest.mark.parametrize("entry", [b"", b"\x01", b"\x03x", bytes([transport.SEAL]) + b"\xc1"])
 def test_only_commands_and_seals_may_be_proposed(entry: bytes) -> None:
-    assert not envelope.is_proposable(entry)
-    assert envelope.is_proposable(ENTRY)
-    assert envelope.is_proposable(SEAL)
+    assert not transport.is_proposable(entry)
+    assert transport.is_proposable(ENTRY)
+    assert transport.is_proposable(SEAL)
 
 
 def test_an_envelope_over_its_limits_is_refused() -> None:
@@ -136,7 +138,7 @@ def test_an_envelopes_own_fields_are_checked(place: int) -> None:
 
 
 def test_seals_say_their_voters() -> None:
-    assert envelope.decode_seal(SEAL) == {1: "one", 2: ""}
+    assert transport.decode_seal(SEAL) == {1: "one", 2: ""}
 
 
 @given(st.binary(max_size=200))
@@ -165,9 +167,9 @@ def test_a_message_with_one_field_of_anything_is_good_or_refused(
     message: Message, place: int, value: Any
 ) -> None:
     changed = [*message[:place], value, *message[place + 1 :]]
-    if envelope.is_message(changed):
+    if transport.is_message(changed):
         assert decode(wrap(changed)).messages == [changed]
-        assert envelope.size_of(changed) > 0
+        assert transport.size_of(changed) > 0
     else:
         with pytest.raises(EnvelopeError):
             decode(wrap(changed))

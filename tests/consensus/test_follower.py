@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.consensus.follower import Follower
+from raftlog.consensus.raft_group import Follower
 from raftlog.consensus.settings import WINDOW_ENTRIES
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import encode_seal
-from raftlog.consensus.library import VOID
-from raftlog.consensus.raft_group import CANDIDATE, FOLLOWER, LEADER
+from raftlog.consensus import transport
+from raftlog.consensus.raft_group import CANDIDATE, FOLLOWER, LEADER, VOID
+from raftlog.consensus.transport import encode_seal
 from tests.consensus.harness import GROUP, Network
 from tests.consensus.voter import Voter, command
 
@@ -17,11 +16,11 @@ from tests.consensus.voter import Voter, command
 def test_a_refused_vote_is_none() -> None:
     voter = Voter(3)
     voter.step(10)
-    voter.hear(2, 0, envelope.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(2, 0, transport.PRE_VOTE_ANSWER, 1, True)
     assert voter.group.role == CANDIDATE
-    voter.hear(2, 1, envelope.VOTE_ANSWER, False)
+    voter.hear(2, 1, transport.VOTE_ANSWER, False)
     assert voter.group.role == CANDIDATE
-    voter.hear(3, 1, envelope.VOTE_ANSWER, True)
+    voter.hear(3, 1, transport.VOTE_ANSWER, True)
     assert voter.group.role == LEADER
 
 
@@ -47,7 +46,7 @@ def test_an_append_that_no_leader_sends_changes_nothing(
 ) -> None:
     voter = Voter(terms=(1,))
     before = voter.journal[:]
-    assert not voter.hear(2, 2, envelope.APPEND, previous, previous_term, 1, entries)
+    assert not voter.hear(2, 2, transport.APPEND, previous, previous_term, 1, entries)
     assert voter.journal[:] == before
     assert voter.group.leader is None
 
@@ -58,7 +57,7 @@ def test_a_command_behind_a_seal_is_not_applied() -> None:
     entries = [[1, command("before")], [1, encode_seal({1: "", 2: ""})], [1, command("after")]]
     results: list[object] = []
     voter.group.watch(4, 1, results.append)
-    assert voter.hear(2, 1, envelope.APPEND, 1, 0, 4, entries)
+    assert voter.hear(2, 1, transport.APPEND, 1, 0, 4, entries)
     voter.step()
     assert voter.applied == [b"before"]
     assert results == [VOID]
@@ -77,8 +76,8 @@ def test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing() -> None:
     assert network.deliver(2, 1)
     assert network[1].status().role == "candidate"
     node, journal = network[1].node, network[4].journal
-    answer = [GROUP, 0, network[1].status().term, envelope.VOTE_ANSWER, True]
-    forged = envelope.Envelope(journal.boot, 1, 1_000, network[4].directory_id, 0, [answer])
-    node.receive(4, envelope.encode(forged), network.now)
+    answer = [GROUP, 0, network[1].status().term, transport.VOTE_ANSWER, True]
+    forged = transport.Envelope(journal.boot, 1, 1_000, network[4].directory_id, 0, [answer])
+    node.receive(4, transport.encode(forged), network.now)
     network[1].sync()
     assert network[1].status().role == "candidate"

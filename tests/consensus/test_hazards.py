@@ -14,8 +14,8 @@ import pytest
 from pysyncobj.node import Node
 
 from raftlog.consensus import Applied, NotProposed
-from raftlog.consensus.envelope import COMMAND, VOTE_ANSWER, is_proposable
 from raftlog.consensus.raft_group import RaftGroup
+from raftlog.consensus.transport import COMMAND, VOTE_ANSWER, is_proposable
 from raftlog.errors import DamagedJournalError
 from raftlog.testing.disk import Fault, Stopped
 from tests.consensus import stock_schedules as stock

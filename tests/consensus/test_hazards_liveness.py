@@ -16,9 +16,9 @@ import msgpack
 import pysyncobj.pickle
 import pytest
 
-from raftlog.consensus import Applied, CommandFailed, ConsensusSettings, NotProposed, envelope
-from raftlog.consensus.envelope import COMMAND, NO_OP, decode
+from raftlog.consensus import Applied, CommandFailed, ConsensusSettings, NotProposed, transport
 from raftlog.consensus.settings import APPEND_BYTES, WINDOW_ENTRIES
+from raftlog.consensus.transport import COMMAND, NO_OP, decode
 from raftlog.errors import DiskFullError
 from raftlog.limits import MIB
 from tests.consensus import stock_schedules as stock
@@ -194,17 +194,17 @@ def poisoned(target: Path) -> list[bytes]:
 def messages_with(poison: bytes) -> Iterator[list[Any]]:
     """Messages of every type with the poison in every one of their fields."""
     plain: dict[int, list[Any]] = {
-        envelope.HELLO: [False],
-        envelope.OFFER: [[[1, "disk-1"], [2, "disk-2"], [3, "disk-3"]], b""],
-        envelope.PRE_VOTE: [1, 0, 1],
-        envelope.PRE_VOTE_ANSWER: [1, True],
-        envelope.VOTE: [9, 99],
-        envelope.VOTE_ANSWER: [True],
-        envelope.APPEND: [1, 0, 5, [[9, bytes([COMMAND]) + b"x"]]],
-        envelope.APPEND_ANSWER: [True, 1, 1],
-        envelope.PROPOSE: [1, bytes([COMMAND]) + b"x"],
-        envelope.PROPOSED: [1, 1],
-        envelope.REFUSED: [1],
+        transport.HELLO: [False],
+        transport.OFFER: [[[1, "disk-1"], [2, "disk-2"], [3, "disk-3"]], b""],
+        transport.PRE_VOTE: [1, 0, 1],
+        transport.PRE_VOTE_ANSWER: [1, True],
+        transport.VOTE: [9, 99],
+        transport.VOTE_ANSWER: [True],
+        transport.APPEND: [1, 0, 5, [[9, bytes([COMMAND]) + b"x"]]],
+        transport.APPEND_ANSWER: [True, 1, 1],
+        transport.PROPOSE: [1, bytes([COMMAND]) + b"x"],
+        transport.PROPOSED: [1, 1],
+        transport.REFUSED: [1],
     }
     for kind, fields in plain.items():
         message = [GROUP, 0, 9, kind, *fields]

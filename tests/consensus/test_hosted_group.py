@@ -7,8 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from raftlog.consensus import Applied, ConsensusSettings, NotProposed, Unknown, envelope
-from raftlog.consensus.envelope import COMMAND, Envelope, Message
+from raftlog.consensus import Applied, ConsensusSettings, NotProposed, Unknown, transport
+from raftlog.consensus.transport import COMMAND, Envelope, Message
 from tests.consensus.harness import GROUP, Broker, ListMachine, Network, kinds
 
 
@@ -27,7 +27,7 @@ def inject(network: Network, sender: int, receiver: int, *messages: Message) -> 
     network.sent += 1
     broker = network[sender]
     session = broker.journal.boot, broker.node._links[receiver]._number, 1_000 + network.sent
-    data = envelope.encode(Envelope(*session, broker.directory_id, 0, [*messages]))
+    data = transport.encode(Envelope(*session, broker.directory_id, 0, [*messages]))
     network[receiver].node.receive(sender, data, network.now)
     network[receiver].sync()
 
@@ -353,11 +353,11 @@ def test_who_speaks_in_an_older_generation_is_offered_the_newer_once_in_a_while(
     network = opened()
     network.leader().seal(network.voters())
     network.run(1)
-    old = [GROUP, 0, 5, envelope.VOTE, 9, 9]
+    old = [GROUP, 0, 5, transport.VOTE, 9, 9]
     for _ in range(10):
         inject(network, 1, 2, old)
-    offers = [each for each in said(network, 2, 1) if each[3] == envelope.OFFER]
-    assert offers == [[GROUP, 1, 0, envelope.OFFER, [[1, "disk-1"], [2, "disk-2"], [3, "disk-3"]],
+    offers = [each for each in said(network, 2, 1) if each[3] == transport.OFFER]
+    assert offers == [[GROUP, 1, 0, transport.OFFER, [[1, "disk-1"], [2, "disk-2"], [3, "disk-3"]],
                        ListMachine().snapshot()]]  # fmt: skip
     assert network[2].status().term == 1, "the vote counts for nothing"
 
@@ -370,28 +370,28 @@ def test_a_large_base_is_not_offered_again_before_it_can_have_arrived() -> None:
     network.leader().seal(network.voters())
     network.run(1)
     for _ in range(2):
-        inject(network, 1, 2, [GROUP, 0, 5, envelope.VOTE, 9, 9])
+        inject(network, 1, 2, [GROUP, 0, 5, transport.VOTE, 9, 9])
         network.now += 0.3
-    offers = [each for each in said(network, 2, 1) if each[3] == envelope.OFFER]
+    offers = [each for each in said(network, 2, 1) if each[3] == transport.OFFER]
     assert len(offers) == 1
 
 
 def test_who_hears_a_newer_generation_says_which_one_it_knows() -> None:
     network = opened()
     network.run(1)
-    inject(network, 1, 2, [GROUP, 9, 5, envelope.APPEND, 1, 0, 5, [[5, bytes([COMMAND])]]])
-    hello = [each for each in said(network, 2, 1) if each[3] == envelope.HELLO]
-    assert hello == [[GROUP, 0, 0, envelope.HELLO, False]]
+    inject(network, 1, 2, [GROUP, 9, 5, transport.APPEND, 1, 0, 5, [[5, bytes([COMMAND])]]])
+    hello = [each for each in said(network, 2, 1) if each[3] == transport.HELLO]
+    assert hello == [[GROUP, 0, 0, transport.HELLO, False]]
     assert network[2].status().generation == 0
 
 
 def test_a_hello_in_the_same_generation_is_answered_once() -> None:
     network = opened(4, 1, 2, 3)
     network.run(1)
-    inject(network, 4, 1, [GROUP, 0, 0, envelope.HELLO, False])
-    assert said(network, 1, 4) == [[GROUP, 0, 0, envelope.HELLO, True]]
+    inject(network, 4, 1, [GROUP, 0, 0, transport.HELLO, False])
+    assert said(network, 1, 4) == [[GROUP, 0, 0, transport.HELLO, True]]
     network.queues[1, 4].clear()
-    inject(network, 4, 1, [GROUP, 0, 0, envelope.HELLO, True])
+    inject(network, 4, 1, [GROUP, 0, 0, transport.HELLO, True])
     assert said(network, 1, 4) == []
 
 
@@ -411,7 +411,7 @@ def test_an_offer_is_adopted_only_if_it_is_newer_and_a_voters(
     network.run(1)
     base = ListMachine()
     base.apply(b"offered")
-    inject(network, 1, 2, [GROUP, generation, 0, envelope.OFFER, voters, base.snapshot()])
+    inject(network, 1, 2, [GROUP, generation, 0, transport.OFFER, voters, base.snapshot()])
     assert (network[2].status().generation == 5) is adopted
     assert (network[2].commands() == [b"offered"]) is adopted
     network[2].restart(power_cut=True)
@@ -422,7 +422,7 @@ def test_an_offer_that_the_machine_cannot_read_changes_nothing() -> None:
     network = opened()
     network.agree(b"a")
     network.run(1)
-    offer = [GROUP, 5, 0, envelope.OFFER, [[1, "disk-1"], [2, "disk-2"]], b"\xc1"]
+    offer = [GROUP, 5, 0, transport.OFFER, [[1, "disk-1"], [2, "disk-2"]], b"\xc1"]
     before = network[2].node.refused_messages
     inject(network, 1, 2, offer)
     assert network[2].node.refused_messages == before + 1
@@ -500,9 +500,11 @@ def test_a_refused_proposal_finds_the_leader_later() -> None:
     leader = network.leader()
     follower = others(network, leader)[0]
     outcomes = follower.propose(b"x")
-    (ask,) = [each for each in said(network, follower.id, leader.id) if each[3] == envelope.PROPOSE]
+    (ask,) = [
+        each for each in said(network, follower.id, leader.id) if each[3] == transport.PROPOSE
+    ]
     network.queues[follower.id, leader.id].clear()
-    inject(network, leader.id, follower.id, [GROUP, 0, 1, envelope.REFUSED, ask[4]])
+    inject(network, leader.id, follower.id, [GROUP, 0, 1, transport.REFUSED, ask[4]])
     assert outcomes == []
     network.cut(follower.id, leader.id)
     network.connect(follower.id, leader.id)  # with new sessions, after the one that was injected
@@ -516,8 +518,10 @@ def test_an_answer_about_what_was_applied_before_is_unknown() -> None:
     follower = others(network, leader)[0]
     network.run(1)
     outcomes = follower.propose(b"x")
-    (ask,) = [each for each in said(network, follower.id, leader.id) if each[3] == envelope.PROPOSE]
-    inject(network, leader.id, follower.id, [GROUP, 0, 1, envelope.PROPOSED, ask[4], 2])
+    (ask,) = [
+        each for each in said(network, follower.id, leader.id) if each[3] == transport.PROPOSE
+    ]
+    inject(network, leader.id, follower.id, [GROUP, 0, 1, transport.PROPOSED, ask[4], 2])
     assert kinds(outcomes) == ["Unknown"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.consensus.envelope import APPEND, PRE_VOTE, decode
+from raftlog.consensus.transport import APPEND, PRE_VOTE, decode
 from tests.consensus.harness import GROUP, Broker, Network
 
 IDLE_S = 60.0

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from raftlog.consensus import journal_file
+from raftlog.consensus import journal as journal_file
 from raftlog.consensus.journal import Journal, PeerSeen
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, OsDisk
 from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus import journal_file
+from raftlog.consensus import journal as journal_file
 from raftlog.consensus.journal import Journal
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.testing.disk import Fault, SimDisk

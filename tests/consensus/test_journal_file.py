@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consensus import journal_file
-from raftlog.consensus.journal_file import HEADER_BYTES, SECTOR_BYTES, Found
+from raftlog.consensus import journal
+from raftlog.consensus.journal import HEADER_BYTES, SECTOR_BYTES, Found
 from raftlog.errors import DamagedJournalError
 from raftlog.testing.disk import FOREVER, Fault, SimDisk, SimFile
 
@@ -32,14 +32,14 @@ def disk_with(data: bytes) -> SimDisk:
 
 
 def read(data: bytes) -> Found:
-    return journal_file.read(disk_with(data).open(PATH))
+    return journal.read(disk_with(data).open(PATH))
 
 
 def blocks(payloads: Sequence[bytes] = PAYLOADS, *, first: int = 7) -> list[bytes]:
     made: list[bytes] = []
     for number, payload in enumerate(payloads):
         position = sum(map(len, made))
-        made.append(journal_file.encode(payload, sequence=first + number, position=position))
+        made.append(journal.encode(payload, sequence=first + number, position=position))
     return made
 
 
@@ -57,7 +57,7 @@ def test_any_payloads_are_read(payloads: list[bytes]) -> None:
 
 
 def test_the_format_is_the_one_drawn() -> None:
-    block = journal_file.encode(b"\x90", sequence=3, position=0)
+    block = journal.encode(b"\x90", sequence=3, position=0)
     assert block.hex(" ", 2) == (
         "726a 0200 0000 0300 0000 0000 0000 0000 0000 fb2f 1a98 dbfb 9a3c 7631 90ff"
     )
@@ -183,4 +183,4 @@ def test_a_block_that_cannot_be_read_is_damage() -> None:
     file: SimFile = disk.open(PATH)
     disk.faults.append(Fault({"read"}, skip=2, times=FOREVER))
     with pytest.raises(DamagedJournalError, match="cannot be read"):
-        journal_file.read(file)
+        journal.read(file)

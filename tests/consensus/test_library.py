@@ -7,14 +7,14 @@ import threading
 from pysyncobj import FAIL_REASON, syncobj
 from pysyncobj.journal import MemoryJournal
 
-from raftlog.consensus import library
-from raftlog.consensus.library import VOID, PeerNode, Timing
+from raftlog.consensus import raft_group
+from raftlog.consensus.raft_group import VOID, PeerNode, Timing
 from raftlog.consensus.settings import ConsensusSettings
 
 
 def test_the_library_sees_the_time_it_is_given_in_this_thread_only() -> None:
-    library.set_now(1234.5)
-    assert library.now() == syncobj.monotonicTime() == 1234.5
+    raft_group.set_now(1234.5)
+    assert raft_group.now() == syncobj.monotonicTime() == 1234.5
     elsewhere: list[float] = []
     thread = threading.Thread(target=lambda: elsewhere.append(syncobj.monotonicTime()))
     thread.start()
@@ -38,7 +38,7 @@ def test_a_node_is_its_broker_id() -> None:
 
 def test_an_entry_that_another_took_the_place_of_is_void() -> None:
     results: list[object] = []
-    called = library.subscriber(results.append)
+    called = raft_group.subscriber(results.append)
     called("result", FAIL_REASON.SUCCESS)
     called(None, FAIL_REASON.DISCARDED)
     assert results == ["result", VOID]

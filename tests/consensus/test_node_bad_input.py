@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import COMMAND, Envelope
+from raftlog.consensus import transport
+from raftlog.consensus.transport import COMMAND, Envelope
 from tests.consensus.harness import GROUP, Broker, ListMachine, Network
 
 
@@ -57,7 +57,7 @@ def test_a_peer_whose_disk_was_set_back_is_not_listened_to() -> None:
     peer = network[2]
     network.cut(1, 2)
     network[1].node.peer_up(2, peer.directory_id, peer.journal.boot - 1, network.now)
-    data = envelope.encode(Envelope(peer.journal.boot - 1, 9, 1, peer.directory_id, 0, []))
+    data = transport.encode(Envelope(peer.journal.boot - 1, 9, 1, peer.directory_id, 0, []))
     network[1].node.receive(2, data, network.now)
     assert not network[1].node._links[2].is_up
     assert network[1].node.refused_messages == 1
@@ -114,20 +114,20 @@ ENTRIES = st.lists(
     max_size=4,
 ).map(sorted)
 FIELDS: dict[int, st.SearchStrategy[list[Any]]] = {
-    envelope.HELLO: st.tuples(st.booleans()).map(list),
-    envelope.OFFER: st.tuples(
+    transport.HELLO: st.tuples(st.booleans()).map(list),
+    transport.OFFER: st.tuples(
         VOTERS.map(lambda voters: [[*pair] for pair in voters.items()]),
         st.binary(max_size=5) | st.just(ListMachine().snapshot()),
     ).map(list),
-    envelope.PRE_VOTE: st.lists(NUMBERS, min_size=3, max_size=3),
-    envelope.PRE_VOTE_ANSWER: st.tuples(NUMBERS, st.booleans()).map(list),
-    envelope.VOTE: st.lists(NUMBERS, min_size=2, max_size=2),
-    envelope.VOTE_ANSWER: st.tuples(st.booleans()).map(list),
-    envelope.APPEND: st.tuples(NUMBERS, NUMBERS, NUMBERS, ENTRIES).map(list),
-    envelope.APPEND_ANSWER: st.tuples(st.booleans(), NUMBERS, NUMBERS).map(list),
-    envelope.PROPOSE: st.tuples(NUMBERS, st.just(bytes([COMMAND]) + b"asked")).map(list),
-    envelope.PROPOSED: st.lists(NUMBERS, min_size=2, max_size=2),
-    envelope.REFUSED: st.lists(NUMBERS, min_size=1, max_size=1),
+    transport.PRE_VOTE: st.lists(NUMBERS, min_size=3, max_size=3),
+    transport.PRE_VOTE_ANSWER: st.tuples(NUMBERS, st.booleans()).map(list),
+    transport.VOTE: st.lists(NUMBERS, min_size=2, max_size=2),
+    transport.VOTE_ANSWER: st.tuples(st.booleans()).map(list),
+    transport.APPEND: st.tuples(NUMBERS, NUMBERS, NUMBERS, ENTRIES).map(list),
+    transport.APPEND_ANSWER: st.tuples(st.booleans(), NUMBERS, NUMBERS).map(list),
+    transport.PROPOSE: st.tuples(NUMBERS, st.just(bytes([COMMAND]) + b"asked")).map(list),
+    transport.PROPOSED: st.lists(NUMBERS, min_size=2, max_size=2),
+    transport.REFUSED: st.lists(NUMBERS, min_size=1, max_size=1),
 }
 MESSAGES = st.sampled_from(sorted(FIELDS)).flatmap(
     lambda kind: st.builds(
@@ -148,8 +148,8 @@ def test_whatever_a_peer_says_nothing_is_raised_and_nothing_committed_is_lost(
     network.agree(b"before")
     network.run(2)
     for sequence, messages in parts:
-        assert all(envelope.is_message(message) for message in messages)
-        data = envelope.encode(Envelope(1, 1, sequence + 100, "disk-2", 0, messages))
+        assert all(transport.is_message(message) for message in messages)
+        data = transport.encode(Envelope(1, 1, sequence + 100, "disk-2", 0, messages))
         network[1].node.receive(2, data, network.now)
         network[1].sync()
     if network[1].status().generation == 0:  # an offer of another is adopted, as it should be

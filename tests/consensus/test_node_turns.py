@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from raftlog.consensus import ConsensusSettings
-from raftlog.consensus.envelope import Envelope, decode
 from raftlog.consensus.hosted_group import HostedGroup
+from raftlog.consensus.transport import Envelope, decode
 from tests.consensus.harness import Broker, ListMachine, Network
 
 GROUPS = [f"topic/{number}" for number in range(40)]

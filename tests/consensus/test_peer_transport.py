@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import Envelope, decode
-from raftlog.consensus.library import PeerNode
-from raftlog.consensus.peer_transport import Link, PeerTransport
+from raftlog.consensus import transport as envelope
+from raftlog.consensus.raft_group import PeerNode
 from raftlog.consensus.settings import (
     ENVELOPE_BYTES,
     MESSAGES_PER_ENVELOPE_MAX,
     OUTBOX_BYTES_MAX,
     SEQUENCE_JUMP_MAX,
 )
+from raftlog.consensus.transport import Envelope, Link, PeerTransport, decode
 
 COMMAND = bytes([envelope.COMMAND])
 HELLO = ["t/0", 0, 0, envelope.HELLO, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.consensus import Applied, NotProposed, Outcome, Unknown
-from raftlog.consensus.proposals import NEVER, Proposal, Proposals
+from raftlog.consensus.hosted_group import NEVER, Proposal, Proposals
 
 LEADER, TERM = 2, 5
 

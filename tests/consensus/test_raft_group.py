@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consensus import envelope
+from raftlog.consensus import transport
 from raftlog.consensus.raft_group import CANDIDATE, FOLLOWER, LEADER, NEVER
 from raftlog.consensus.settings import NUMBER_MAX, TERM_JUMP_MAX
 from tests.consensus.voter import US, Voter, command
@@ -24,13 +24,13 @@ def test_silence_leads_to_a_pre_vote_and_only_a_majority_to_a_term() -> None:
     voter = Voter(5)
     voter.step(10)
     assert set(voter.said()) == {2, 3, 4, 5}
-    voter.hear(2, 0, envelope.PRE_VOTE_ANSWER, 1, True)
-    voter.hear(2, 0, envelope.PRE_VOTE_ANSWER, 1, True)
-    voter.hear(3, 0, envelope.PRE_VOTE_ANSWER, 1, False)
+    voter.hear(2, 0, transport.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(2, 0, transport.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(3, 0, transport.PRE_VOTE_ANSWER, 1, False)
     assert (voter.group.term, voter.group.role) == (0, FOLLOWER)
-    voter.hear(4, 0, envelope.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(4, 0, transport.PRE_VOTE_ANSWER, 1, True)
     assert (voter.group.term, voter.group.role) == (1, CANDIDATE)
-    assert voter.said() == {peer: [[1, envelope.VOTE, 0, 1]] for peer in (2, 3, 4, 5)}
+    assert voter.said() == {peer: [[1, transport.VOTE, 0, 1]] for peer in (2, 3, 4, 5)}
 
 
 def test_a_pre_vote_is_tried_again_with_longer_waits() -> None:
@@ -68,17 +68,17 @@ def test_only_a_log_as_good_as_ours_gets_a_vote(
     last_term: int, last_index: int, is_granted: bool
 ) -> None:
     voter = Voter(terms=(1, 2))
-    answer = voter.answer_to(2, 2, envelope.PRE_VOTE, 7, last_term, last_index)
-    assert answer == [2, envelope.PRE_VOTE_ANSWER, 7, is_granted]
+    answer = voter.answer_to(2, 2, transport.PRE_VOTE, 7, last_term, last_index)
+    assert answer == [2, transport.PRE_VOTE_ANSWER, 7, is_granted]
     assert voter.group.term == 2, "a pre-vote changes nothing"
-    answer = voter.answer_to(2, 3, envelope.VOTE, last_term, last_index)
-    assert answer == [3, envelope.VOTE_ANSWER, is_granted]
+    answer = voter.answer_to(2, 3, transport.VOTE, last_term, last_index)
+    assert answer == [3, transport.VOTE_ANSWER, is_granted]
 
 
 def test_a_voter_with_a_live_leader_refuses_a_pre_vote() -> None:
     voter = Voter()  # hazard 15
     voter.follow(2)
-    ask = (3, 1, envelope.PRE_VOTE, 1, 9, 9)
+    ask = (3, 1, transport.PRE_VOTE, 1, 9, 9)
     assert voter.answer_to(*ask)[-1] is False
     voter.now += 2.9
     assert voter.answer_to(*ask)[-1] is False
@@ -90,61 +90,61 @@ def test_a_leader_without_a_link_is_not_alive() -> None:
     voter = Voter()
     voter.follow(2)
     voter.unlink(2)
-    assert voter.answer_to(3, 1, envelope.PRE_VOTE, 1, 9, 9)[-1] is True
+    assert voter.answer_to(3, 1, transport.PRE_VOTE, 1, 9, 9)[-1] is True
     assert voter.group.due() <= voter.now + 0.4, "and this voter campaigns soon"
 
 
 def test_a_leader_refuses_a_pre_vote() -> None:
     voter = Voter()
     voter.become_leader()
-    assert voter.answer_to(2, 1, envelope.PRE_VOTE, 1, 9, 9)[-1] is False
+    assert voter.answer_to(2, 1, transport.PRE_VOTE, 1, 9, 9)[-1] is False
 
 
 def test_a_pre_vote_of_an_older_term_is_refused_and_told_the_newer() -> None:
     voter = Voter(terms=(4,))
-    assert voter.answer_to(2, 3, envelope.PRE_VOTE, 1, 9, 9) == [
-        4, envelope.PRE_VOTE_ANSWER, 1, False,
+    assert voter.answer_to(2, 3, transport.PRE_VOTE, 1, 9, 9) == [
+        4, transport.PRE_VOTE_ANSWER, 1, False,
     ]  # fmt: skip
 
 
 def test_one_vote_in_a_term_granted_again_to_the_same_candidate() -> None:
     voter = Voter()  # hazard 23
-    assert voter.answer_to(2, 1, envelope.VOTE, 0, 1)[-1] is True
-    assert voter.answer_to(3, 1, envelope.VOTE, 0, 1)[-1] is False
-    assert voter.answer_to(2, 1, envelope.VOTE, 0, 1)[-1] is True
-    assert voter.answer_to(3, 2, envelope.VOTE, 0, 1)[-1] is True
+    assert voter.answer_to(2, 1, transport.VOTE, 0, 1)[-1] is True
+    assert voter.answer_to(3, 1, transport.VOTE, 0, 1)[-1] is False
+    assert voter.answer_to(2, 1, transport.VOTE, 0, 1)[-1] is True
+    assert voter.answer_to(3, 2, transport.VOTE, 0, 1)[-1] is True
 
 
 def test_a_vote_outlives_the_process() -> None:
     voter = Voter()
-    voter.hear(2, 5, envelope.VOTE, 0, 1)
+    voter.hear(2, 5, transport.VOTE, 0, 1)
     voter.start()
     for peer in voter.links:
         voter.link(peer)
-    assert voter.answer_to(3, 5, envelope.VOTE, 0, 1)[-1] is False
-    assert voter.answer_to(2, 5, envelope.VOTE, 0, 1)[-1] is True
+    assert voter.answer_to(3, 5, transport.VOTE, 0, 1)[-1] is False
+    assert voter.answer_to(2, 5, transport.VOTE, 0, 1)[-1] is True
 
 
 def test_a_candidate_asks_again_over_a_new_link() -> None:
     voter = Voter()
     voter.step(10)
-    voter.hear(2, 0, envelope.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(2, 0, transport.PRE_VOTE_ANSWER, 1, True)
     voter.said()
     voter.unlink(3)
     voter.link(3)
-    assert voter.said() == {3: [[1, envelope.VOTE, 0, 1]]}
+    assert voter.said() == {3: [[1, transport.VOTE, 0, 1]]}
 
 
 def test_votes_of_another_term_do_not_count() -> None:
     voter = Voter()
     voter.step(10)
-    voter.hear(2, 0, envelope.PRE_VOTE_ANSWER, 1, True)
+    voter.hear(2, 0, transport.PRE_VOTE_ANSWER, 1, True)
     voter.step(10)
-    voter.hear(2, 1, envelope.PRE_VOTE_ANSWER, 2, True)
+    voter.hear(2, 1, transport.PRE_VOTE_ANSWER, 2, True)
     assert (voter.group.term, voter.group.role) == (2, CANDIDATE)
-    voter.hear(2, 1, envelope.VOTE_ANSWER, True)
+    voter.hear(2, 1, transport.VOTE_ANSWER, True)
     assert voter.group.role == CANDIDATE
-    voter.hear(2, 2, envelope.VOTE_ANSWER, True)
+    voter.hear(2, 2, transport.VOTE_ANSWER, True)
     assert voter.group.role == LEADER
 
 
@@ -154,12 +154,12 @@ def test_votes_of_another_term_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        (envelope.PRE_VOTE, (1, 0, 1)),
-        (envelope.PRE_VOTE_ANSWER, (1, True)),
-        (envelope.VOTE, (0, 1)),
-        (envelope.VOTE_ANSWER, (True,)),
-        (envelope.APPEND, (1, 0, 1, [])),
-        (envelope.APPEND_ANSWER, (True, 1, 1)),
+        (transport.PRE_VOTE, (1, 0, 1)),
+        (transport.PRE_VOTE_ANSWER, (1, True)),
+        (transport.VOTE, (0, 1)),
+        (transport.VOTE_ANSWER, (True,)),
+        (transport.APPEND, (1, 0, 1, [])),
+        (transport.APPEND_ANSWER, (True, 1, 1)),
     ],
 )
 def test_any_message_of_a_higher_term_ends_a_leadership(kind: int, fields: tuple[Any]) -> None:
@@ -172,8 +172,8 @@ def test_any_message_of_a_higher_term_ends_a_leadership(kind: int, fields: tuple
 
 def test_a_term_that_no_election_can_have_led_to_is_no_term() -> None:
     voter = Voter()
-    assert not voter.hear(2, TERM_JUMP_MAX + 1, envelope.VOTE, 0, 1)
-    assert not voter.hear(2, NUMBER_MAX, envelope.APPEND, 1, 0, 1, [])
+    assert not voter.hear(2, TERM_JUMP_MAX + 1, transport.VOTE, 0, 1)
+    assert not voter.hear(2, NUMBER_MAX, transport.APPEND, 1, 0, 1, [])
     assert voter.group.term == 0
 
 
@@ -221,7 +221,7 @@ def test_a_link_that_comes_back_in_time_keeps_the_leadership() -> None:
 def test_a_leader_of_our_own_term_is_not_followed() -> None:
     voter = Voter()
     voter.become_leader()
-    assert not voter.hear(2, 1, envelope.APPEND, 1, 0, 1, [])
+    assert not voter.hear(2, 1, transport.APPEND, 1, 0, 1, [])
     assert voter.group.role == LEADER
 
 
@@ -232,12 +232,12 @@ ENTRIES = st.lists(st.integers(0, 3), max_size=4).map(
     lambda terms: [[term, command("x")] for term in sorted(terms)]
 )
 MESSAGES = st.one_of(
-    st.tuples(st.just(envelope.PRE_VOTE), NUMBERS, NUMBERS, NUMBERS),
-    st.tuples(st.just(envelope.PRE_VOTE_ANSWER), NUMBERS, st.booleans()),
-    st.tuples(st.just(envelope.VOTE), NUMBERS, NUMBERS),
-    st.tuples(st.just(envelope.VOTE_ANSWER), st.booleans()),
-    st.tuples(st.just(envelope.APPEND), NUMBERS, NUMBERS, NUMBERS, ENTRIES),
-    st.tuples(st.just(envelope.APPEND_ANSWER), st.booleans(), NUMBERS, NUMBERS),
+    st.tuples(st.just(transport.PRE_VOTE), NUMBERS, NUMBERS, NUMBERS),
+    st.tuples(st.just(transport.PRE_VOTE_ANSWER), NUMBERS, st.booleans()),
+    st.tuples(st.just(transport.VOTE), NUMBERS, NUMBERS),
+    st.tuples(st.just(transport.VOTE_ANSWER), st.booleans()),
+    st.tuples(st.just(transport.APPEND), NUMBERS, NUMBERS, NUMBERS, ENTRIES),
+    st.tuples(st.just(transport.APPEND_ANSWER), st.booleans(), NUMBERS, NUMBERS),
 )
 
 

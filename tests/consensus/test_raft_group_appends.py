@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import SEAL
-from raftlog.consensus.library import VOID
-from raftlog.consensus.outcome import CommandFailed
-from raftlog.consensus.settings import NUMBER_MAX
+from raftlog.consensus import transport
+from raftlog.consensus.raft_group import VOID
+from raftlog.consensus.settings import NUMBER_MAX, CommandFailed
+from raftlog.consensus.transport import SEAL
 from tests.consensus.voter import Voter, command
 
 # -- appends: the follower -------------------------------------------------------------------------
@@ -19,39 +18,39 @@ from tests.consensus.voter import Voter, command
 def test_a_follower_takes_entries_and_applies_what_is_committed() -> None:
     voter = Voter()
     answer = voter.answer_to(
-        2, 1, envelope.APPEND, 1, 0, 2, [[1, b"\x01"], [1, command("a")], [1, command("b")]]
+        2, 1, transport.APPEND, 1, 0, 2, [[1, b"\x01"], [1, command("a")], [1, command("b")]]
     )
-    assert answer == [1, envelope.APPEND_ANSWER, True, 1, 4]
+    assert answer == [1, transport.APPEND_ANSWER, True, 1, 4]
     assert voter.group.commit_index == 2
-    assert voter.hear(2, 1, envelope.APPEND, 4, 1, 3, [])
+    assert voter.hear(2, 1, transport.APPEND, 4, 1, 3, [])
     voter.step()
     assert voter.applied == [b"a"]
 
 
 def test_no_more_is_committed_than_this_append_has_matched() -> None:
     voter = Voter(terms=(1, 1, 1))  # hazard 1
-    voter.hear(2, 2, envelope.APPEND, 2, 1, 99, [])
+    voter.hear(2, 2, transport.APPEND, 2, 1, 99, [])
     assert voter.group.commit_index == 2
 
 
 def test_a_follower_says_where_to_try_next() -> None:
     voter = Voter(terms=(1, 2, 2))
-    assert voter.answer_to(2, 3, envelope.APPEND, 9, 3, 1, [])[2:] == [False, 9, 5]
-    assert voter.answer_to(2, 3, envelope.APPEND, 4, 3, 1, [])[2:] == [False, 4, 3]
-    assert voter.answer_to(2, 3, envelope.APPEND, 2, 1, 1, [])[2:] == [True, 2, 2]
+    assert voter.answer_to(2, 3, transport.APPEND, 9, 3, 1, [])[2:] == [False, 9, 5]
+    assert voter.answer_to(2, 3, transport.APPEND, 4, 3, 1, [])[2:] == [False, 4, 3]
+    assert voter.answer_to(2, 3, transport.APPEND, 2, 1, 1, [])[2:] == [True, 2, 2]
 
 
 def test_an_append_of_an_older_term_is_told_the_newer_and_changes_nothing() -> None:
     voter = Voter(terms=(4,))
-    answer = voter.answer_to(2, 3, envelope.APPEND, 1, 0, 2, [[3, command("x")]])
-    assert answer[:3] == [4, envelope.APPEND_ANSWER, False]
+    answer = voter.answer_to(2, 3, transport.APPEND, 1, 0, 2, [[3, command("x")]])
+    assert answer[:3] == [4, transport.APPEND_ANSWER, False]
     assert (voter.group.leader, voter.group.entries) == (None, 2)
 
 
 def test_an_append_that_contradicts_what_is_committed_is_refused() -> None:
     voter = Voter()
-    voter.hear(2, 1, envelope.APPEND, 1, 0, 2, [[1, command("a")]])
-    assert not voter.hear(3, 2, envelope.APPEND, 1, 0, 2, [[2, command("b")]])
+    voter.hear(2, 1, transport.APPEND, 1, 0, 2, [[1, command("a")]])
+    assert not voter.hear(3, 2, transport.APPEND, 1, 0, 2, [[2, command("b")]])
     voter.step()
     assert voter.applied == [b"a"]
 
@@ -72,15 +71,15 @@ def test_an_entry_is_committed_once_a_majority_has_it() -> None:
     voter.step()
     assert voter.group.commit_index == index
     assert (voter.applied, results) == ([b"x"], [None])
-    assert voter.said()[4] == [[1, envelope.APPEND, index, 1, index, []]], "followers are told"
+    assert voter.said()[4] == [[1, transport.APPEND, index, 1, index, []]], "followers are told"
 
 
 def test_an_answer_of_another_term_counts_for_nothing() -> None:
     voter = Voter(terms=(1, 1))  # hazard 3
     voter.become_leader()
     assert voter.group.term == 2
-    voter.hear(2, 1, envelope.APPEND_ANSWER, True, 3, 4)
-    voter.hear(3, 1, envelope.APPEND_ANSWER, True, 3, 4)
+    voter.hear(2, 1, transport.APPEND_ANSWER, True, 3, 4)
+    voter.hear(3, 1, transport.APPEND_ANSWER, True, 3, 4)
     voter.step()
     assert voter.group.commit_index == 1
 
@@ -102,7 +101,7 @@ def test_entries_of_older_terms_are_committed_only_by_one_of_this_term() -> None
 def test_an_answer_about_entries_that_there_are_not_is_refused(fields: tuple[Any]) -> None:
     voter = Voter()
     voter.become_leader()
-    assert not voter.hear(2, 1, envelope.APPEND_ANSWER, *fields)
+    assert not voter.hear(2, 1, transport.APPEND_ANSWER, *fields)
     voter.step()
     assert voter.group.commit_index == 1
 
@@ -110,9 +109,9 @@ def test_an_answer_about_entries_that_there_are_not_is_refused(fields: tuple[Any
 def test_a_lagging_follower_is_found_in_one_step_for_each_term() -> None:
     voter = Voter(terms=(1, 1, 1, 5, 5))
     voter.become_leader()
-    assert voter.hear(2, 6, envelope.APPEND_ANSWER, False, 6, 3)
+    assert voter.hear(2, 6, transport.APPEND_ANSWER, False, 6, 3)
     assert voter.said()[2] == [
-        [6, envelope.APPEND, 2, 1, 1, [
+        [6, transport.APPEND, 2, 1, 1, [
             [1, command("old 3")], [1, command("old 4")], [5, command("old 5")],
             [5, command("old 6")], [6, b"\x01"],
         ]]
@@ -128,7 +127,7 @@ def test_a_heartbeat_is_one_append_and_comes_when_it_is_due() -> None:
     due = voter.group.due()
     assert 0.9 <= due - voter.now <= 1.0
     voter.step(due - voter.now)
-    expected = [[1, envelope.APPEND, 2, 1, 2, []]]
+    expected = [[1, transport.APPEND, 2, 1, 2, []]]
     assert voter.said() == {2: expected, 3: expected}
 
 
@@ -140,9 +139,9 @@ def test_a_new_link_starts_with_what_the_follower_is_known_to_have() -> None:
     voter.said()
     voter.unlink(2)
     voter.link(2)
-    assert voter.said() == {2: [[1, envelope.APPEND, 2, 1, 1, [[1, command("x")]]]]}
+    assert voter.said() == {2: [[1, transport.APPEND, 2, 1, 1, [[1, command("x")]]]]}
     voter.step(1)
-    assert voter.said()[2] == [[1, envelope.APPEND, 2, 1, 2, [[1, command("x")]]]], "once more"
+    assert voter.said()[2] == [[1, transport.APPEND, 2, 1, 2, [[1, command("x")]]]], "once more"
 
 
 # -- applying --------------------------------------------------------------------------------------
@@ -153,10 +152,10 @@ def test_nothing_after_a_seal_counts() -> None:
     voter.step()
     results: list[object] = []
     voter.group.append(command("a"), voter.now, results.append)
-    voter.group.append(envelope.encode_seal({7: "new"}), voter.now, results.append)
+    voter.group.append(transport.encode_seal({7: "new"}), voter.now, results.append)
     assert not voter.group.accepts
     voter.group.append(command("b"), voter.now, results.append)
-    voter.group.append(envelope.encode_seal({8: "other"}), voter.now, results.append)
+    voter.group.append(transport.encode_seal({8: "other"}), voter.now, results.append)
     voter.step()
     assert voter.applied == [b"a"]
     assert results == [None, None, VOID, VOID]
@@ -190,7 +189,7 @@ def test_an_entry_in_whose_place_another_was_committed_is_void() -> None:
     voter.become_leader()
     results: list[object] = []
     index = voter.group.append(command("lost"), voter.now, results.append)
-    voter.hear(2, 2, envelope.APPEND, index - 1, 1, index, [[2, command("other")]])
+    voter.hear(2, 2, transport.APPEND, index - 1, 1, index, [[2, command("other")]])
     voter.step()
     assert (results, voter.applied) == ([VOID], [b"other"])
 
@@ -203,7 +202,7 @@ def test_the_log_can_be_applied_whole_when_its_majority_is_gone() -> None:
 
 def test_a_term_or_a_vote_is_never_taken_back() -> None:
     voter = Voter()
-    voter.hear(2, 5, envelope.VOTE, 0, 1)
+    voter.hear(2, 5, transport.VOTE, 0, 1)
     with pytest.raises(AssertionError):
         voter.group._SyncObj__setCurrentTerm(5, 3)
     with pytest.raises(AssertionError):

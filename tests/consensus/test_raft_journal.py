@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus.raft_journal import RaftJournal
+from raftlog.consensus.journal import RaftJournal
 
 
 def journal_of(

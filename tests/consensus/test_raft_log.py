@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.consensus.envelope import COMMAND, encode_seal
-from raftlog.consensus.raft_log import CommittedEntryError, RaftLog, is_consistent
+from raftlog.consensus.journal import CommittedEntryError, RaftLog, is_consistent
 from raftlog.consensus.settings import APPEND_BYTES, APPEND_ENTRIES_MAX
+from raftlog.consensus.transport import COMMAND, encode_seal
 from tests.consensus.journals import disk_of, open_journal
 
 VOTERS = {1: "one", 2: "two", 3: "three"}

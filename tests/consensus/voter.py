@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.consensus import envelope
-from raftlog.consensus.envelope import COMMAND
-from raftlog.consensus.library import Timing
-from raftlog.consensus.peer_transport import Link, PeerTransport
-from raftlog.consensus.raft_group import LEADER, RaftGroup
+from raftlog.consensus import transport
+from raftlog.consensus.raft_group import LEADER, RaftGroup, Timing
 from raftlog.consensus.settings import ConsensusSettings
+from raftlog.consensus.transport import COMMAND, Link, PeerTransport
 from tests.consensus.journals import disk_of, open_journal
 
 US = 1
@@ -64,13 +62,13 @@ class Voter:
         heard = {}
         for peer, link in self.links.items():
             parts = link.collect(1, "", 0) if link.has_mail else []
-            messages = [message for part in parts for message in envelope.decode(part).messages]
+            messages = [message for part in parts for message in transport.decode(part).messages]
             if messages:
                 heard[peer] = [message[2:] for message in messages]
         return heard
 
     def hear(self, peer: int, term: int, kind: int, *fields: Any) -> bool:
-        assert envelope.is_message(["t/0", 0, term, kind, *fields])
+        assert transport.is_message(["t/0", 0, term, kind, *fields])
         return self.group.receive(peer, term, kind, list(fields), self.now)
 
     def answer_to(self, peer: int, term: int, kind: int, *fields: Any) -> Any:
@@ -90,21 +88,21 @@ class Voter:
         asked = self.said()
         for peer, messages in asked.items():
             term, kind, number, *_ = messages[-1]
-            assert kind == envelope.PRE_VOTE
-            self.hear(peer, term, envelope.PRE_VOTE_ANSWER, number, True)
+            assert kind == transport.PRE_VOTE
+            self.hear(peer, term, transport.PRE_VOTE_ANSWER, number, True)
         for peer in self.said():
-            self.hear(peer, self.group.term, envelope.VOTE_ANSWER, True)
+            self.hear(peer, self.group.term, transport.VOTE_ANSWER, True)
         self.said()
         assert self.group.role == LEADER
 
     def follow(self, leader: int = 2, term: int = 1) -> None:
         """Hear a heartbeat of a leader whose log is ours."""
         last_term, last_index = self.group._log.end
-        assert self.hear(leader, term, envelope.APPEND, last_index, last_term, 1, [])
+        assert self.hear(leader, term, transport.APPEND, last_index, last_term, 1, [])
         self.said()
         assert self.group.leader == leader
 
     def acknowledge(self, *peers: int, index: int | None = None) -> None:
         last = self.group._log.last_index if index is None else index
         for peer in peers:
-            assert self.hear(peer, self.group.term, envelope.APPEND_ANSWER, True, 1, last)
+            assert self.hear(peer, self.group.term, transport.APPEND_ANSWER, True, 1, last)

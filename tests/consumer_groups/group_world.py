@@ -28,7 +28,7 @@ from raftlog.consumer_groups import (
     StateChange,
     TopicInfo,
 )
-from raftlog.consumer_groups.member import Member
+from raftlog.consumer_groups.group import Member
 from raftlog.consumer_groups.values import Part, parts_of
 from raftlog.errors import (
     CoordinatorLoadingError,

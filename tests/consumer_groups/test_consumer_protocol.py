@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consumer_groups.consumer_protocol import assigned_partitions, subscribed_topics
+from raftlog.consumer_groups.values import assigned_partitions, subscribed_topics
 from raftlog.testing.kafka_wire import assignment, subscription
 
 # As librdkafka sends it: version 3, topics, user data, owned partitions, generation, rack.

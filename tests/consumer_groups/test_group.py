@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.consumer_groups import BUILT_IN, GroupSettings, TopicInfo
-from raftlog.consumer_groups.group import Group, rows_of
-from raftlog.consumer_groups.member import Member
-from raftlog.consumer_groups.records import GroupKey, MemberKey, decode_key
-from raftlog.consumer_groups.targets import World
+from raftlog.consumer_groups.group import Group, Member, World, rows_of
+from raftlog.consumer_groups.values import GroupKey, MemberKey, decode_key
 from tests.consumer_groups.scene import GROUP, Scene, share
 from tests.consumer_groups.states import groups_of
 

@@ -14,7 +14,7 @@ from raftlog.errors import (
     UnknownAssignorError,
     UnknownMemberError,
 )
-from raftlog.protocol import groups as wire
+from raftlog.protocol import records
 from tests.consumer_groups.scene import GROUP, Scene, share
 
 
@@ -30,7 +30,7 @@ def two() -> Scene:
 
 def test_the_epochs_that_mean_something_else_are_those_of_the_protocol() -> None:
     for name in ("JOIN_EPOCH", "LEAVE_EPOCH", "AWAY_EPOCH", "NO_MEMBER_EPOCH"):
-        assert getattr(ours, name) == getattr(wire, name)
+        assert getattr(ours, name) == getattr(records, name)
 
 
 # -- joining -----------------------------------------------------------------------------------

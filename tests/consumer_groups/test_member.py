@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftlog.consumer_groups import Heartbeat
-from raftlog.consumer_groups.member import FormerMember, Member
+from raftlog.consumer_groups.group import FormerMember, Member
 from raftlog.consumer_groups.values import TopicInfo, Topics
 from tests.consumer_groups.scene import share
 

@@ -15,9 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from raftlog.consumer_groups import heartbeats
-from raftlog.consumer_groups.group import Group
-from raftlog.consumer_groups.member import Member
+from raftlog.consumer_groups import group as heartbeats
+from raftlog.consumer_groups.group import Group, Member
 from raftlog.consumer_groups.values import Part
 from tests.consumer_groups import group_driver
 from tests.consumer_groups.group_world import World

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from raftlog.consumer_groups import Committed, TopicInfo
-from raftlog.consumer_groups.offsets import OffsetTable
-from raftlog.consumer_groups.records import OffsetValue
-from raftlog.consumer_groups.values import Topics
+from raftlog.consumer_groups.group import OffsetTable
+from raftlog.consumer_groups.values import OffsetValue, Topics
 from raftlog.types import TopicPartition
 
 TOPICS = Topics({"t": TopicInfo("id-t", 4)})

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consumer_groups import records
-from raftlog.consumer_groups.records import (
+from raftlog.consumer_groups import values
+from raftlog.consumer_groups.values import (
     ClassicKey,
     ClassicMemberKey,
     ClassicMemberValue,
@@ -19,6 +19,7 @@ from raftlog.consumer_groups.records import (
     FormerValue,
     GroupKey,
     GroupValue,
+    Interest,
     Key,
     MemberKey,
     MemberValue,
@@ -29,7 +30,6 @@ from raftlog.consumer_groups.records import (
     decode_value,
     record,
 )
-from raftlog.consumer_groups.values import Interest
 from raftlog.errors import InvalidRequestError
 
 MEMBER = MemberValue(
@@ -163,9 +163,9 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_versions_are_the_ones_that_are_written() -> None:
-    assert (records.VERSION_MIN, records.VERSION) == (1, 2)
-    assert all(value.version == records.VERSION_MIN for _, value, *_ in GOLDEN)
-    below = OffsetValue(records.OFFSET_BELOW_0, "id", -2, -1, "", 0, 0)
+    assert (values.VERSION_MIN, values.VERSION) == (1, 2)
+    assert all(value.version == values.VERSION_MIN for _, value, *_ in GOLDEN)
+    below = OffsetValue(values.OFFSET_BELOW_0, "id", -2, -1, "", 0, 0)
     assert decode_value(OffsetKey("g", "t", 0), msgspec.msgpack.encode(below)) == below
 
 

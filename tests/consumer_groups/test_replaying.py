@@ -6,16 +6,10 @@ from random import Random
 
 import pytest
 
-from raftlog.consumer_groups import (
-    BUILT_IN,
-    GroupRecord,
-    GroupSettings,
-    GroupShard,
-    TopicInfo,
-    replaying,
-)
+from raftlog.consumer_groups import BUILT_IN, GroupRecord, GroupSettings, GroupShard, TopicInfo
+from raftlog.consumer_groups import shard as replaying
 from raftlog.consumer_groups.group import Group
-from raftlog.consumer_groups.records import (
+from raftlog.consumer_groups.values import (
     FormerKey,
     FormerValue,
     GroupKey,

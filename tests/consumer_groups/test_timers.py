@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.consumer_groups.timers import Timers
+from raftlog.consumer_groups.shard import Timers
 
 
 def test_what_is_due_comes_in_the_order_of_time() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.consumer_groups.uniform import spread_evenly, spread_within_subscriptions
+from raftlog.consumer_groups.assignors import spread_evenly, spread_within_subscriptions
 from raftlog.types import TopicPartition
 
 MEMBERS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)

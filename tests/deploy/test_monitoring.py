@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raftlog.server.http.series import METRICS
+from raftlog.server.http.collect import METRICS
 from tests.tidy.sources import ROOT
 
 PROMTOOL = shutil.which("promtool") or ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
-from raftlog.testing.probes import free_ports
+from raftlog.testing.cluster import free_ports
 from tests.cli.conftest import Raftlog, raftlog
 from tests.deploy.test_manifests import UNIT
 

@@ -20,7 +20,7 @@ from raftlog.failpoints.points import (
     hits_path,
     read_hits,
 )
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch
 
 ONE, OTHER = "segment.write.before", "journal.sync.before"
 

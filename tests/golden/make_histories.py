@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from raftlog.testing.checker.selftest import GOLDEN, VALID, Case, Edit, GoldenHistories
+from raftlog.testing.checker.judge import GOLDEN, VALID, Case, Edit, GoldenHistories
 from raftlog.testing.history.entries import AnyEntry
 from tests.testing.checker.history_editor import HistoryEditor
 from tests.testing.checker.mutations import MUTATIONS

@@ -17,7 +17,7 @@ import msgspec
 import msgspec.structs
 
 from raftlog import errors
-from raftlog.protocol import frame
+from raftlog.protocol import connection
 from raftlog.protocol.api import APIS, Api
 from raftlog.protocol.schema import Message
 from raftlog.types import Buffer
@@ -45,7 +45,7 @@ def response_of(entry: dict[str, Any]) -> Message:
 
 def request_frame(entry: dict[str, Any]) -> bytes:
     return b"".join(
-        frame.encode_request(
+        connection.encode_request(
             api_named(entry["api"]).number,
             version=entry["version"],
             correlation_id=CORRELATION_ID,
@@ -57,7 +57,7 @@ def request_frame(entry: dict[str, Any]) -> bytes:
 
 def response_frame(entry: dict[str, Any]) -> bytes:
     return b"".join(
-        frame.encode_response(
+        connection.encode_response(
             version=entry["version"],
             correlation_id=CORRELATION_ID,
             message=response_of(entry),
@@ -68,11 +68,13 @@ def response_frame(entry: dict[str, Any]) -> bytes:
 
 def failure_frame(entry: dict[str, Any]) -> bytes:
     error = errors.from_code(entry["code"], entry["message"])
-    return b"".join(frame.encode_failure(version=0, correlation_id=CORRELATION_ID, error=error))
+    return b"".join(
+        connection.encode_failure(version=0, correlation_id=CORRELATION_ID, error=error)
+    )
 
 
 def farewell_bytes(entry: dict[str, Any]) -> bytes:
-    return frame.farewell(errors.FrameError(entry["message"]), entry["first_bytes"].encode())
+    return connection.farewell(errors.FrameError(entry["message"]), entry["first_bytes"].encode())
 
 
 def hex_lines(data: bytes) -> list[str]:

@@ -19,10 +19,7 @@ from raftlog.consumer_groups import partition_of_group
 from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, RaftlogError
 from raftlog.testing import Cluster, wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.failpoints import FailpointSwitch
-from raftlog.testing.probes import answers
-from raftlog.testing.processes import BrokerProcess
+from raftlog.testing.cluster import BrokerProcess, FailpointSwitch, answers, local_cluster
 from raftlog.types import OFFSETS_TOPIC
 from tests.integration.load import TOPIC, Load, read_all, same_everywhere, until_in_sync
 

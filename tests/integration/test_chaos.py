@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.control import namespaces
 from tests.secrets_in import files_with
 
 RUN_SECONDS_MAX = 240
@@ -85,7 +85,7 @@ def test_nothing_is_lost(tmp_path: Path, words: tuple[str, ...]) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("words", WITH_ROOT, ids=lambda words: words[0])
 def test_nothing_is_lost_to_what_takes_root(tmp_path: Path, words: tuple[str, ...]) -> None:
-    why_not = sandbox.why_no_sandbox()
+    why_not = namespaces.why_no_sandbox()
     if why_not:
         pytest.skip(f"not injected: {why_not}")
     kinds, *others = words

@@ -20,7 +20,7 @@ from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.checker.verdict import KINDS
 from raftlog.testing.cluster import wait_until
 from raftlog.testing.history.entries import AnyEntry
-from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.nemesis import driver
 
 pytestmark = pytest.mark.integration
 
@@ -45,9 +45,9 @@ def first_cells() -> set[str]:
 
 
 def test_every_kind_of_fault_and_of_anomaly_is_explained() -> None:
-    assert set(registry.KINDS) <= first_cells()
+    assert set(driver.KINDS) <= first_cells()
     assert set(KINDS) <= first_cells()
-    assert all(f"`{group}`" in REFERENCE.read_text() for group in registry.GROUPS)
+    assert all(f"`{group}`" in REFERENCE.read_text() for group in driver.GROUPS)
 
 
 def test_the_examples_of_events_are_of_the_format() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.disk import OsDisk
-from raftlog.server.cluster.journal_reserve import KEPT_BYTES
+from raftlog.server.disks import KEPT_BYTES
 from raftlog.testing import Cluster, wait_until
 from raftlog.testing.cluster import local_cluster
 from raftlog_jepsen.control.disks import LoopDisk, why_not

@@ -14,8 +14,7 @@ import pytest
 from raftlog import Producer
 from raftlog.errors import CommitUnknownError, DiskHungError, RaftlogError
 from raftlog.testing import Cluster, wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch, local_cluster
 from tests.integration.load import (
     PATIENCE_S,
     TOPIC,

@@ -11,8 +11,7 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.client.descriptions import LogDirDescription
 from raftlog.testing import Cluster, wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch, local_cluster
 from tests.integration.load import PATIENCE_S, TOPIC, Load, same_everywhere, until_in_sync
 
 pytestmark = pytest.mark.integration

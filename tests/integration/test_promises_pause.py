@@ -15,7 +15,7 @@ import pytest
 from raftlog import TopicPartition
 from raftlog.errors import RaftlogError
 from raftlog.testing import BrokerProcess, Cluster, cluster, wait_until
-from raftlog.testing.probes import members
+from raftlog.testing.cluster import members
 from raftlog.types import Offset
 from tests.integration.load import (
     PATIENCE_S,

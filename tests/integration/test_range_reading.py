@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, NewTopic, Producer, TopicPartition
-from raftlog.client.range_reader import RangeReader
+from raftlog.client.readers import RangeReader
 from raftlog.errors import OffsetOutOfRangeError, UnknownTopicError
 from raftlog.testing import Cluster
 

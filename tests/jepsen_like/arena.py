@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from raftlog.testing import Cluster, cluster, wait_until
 from raftlog.testing.checker.judge import judge
-from raftlog.testing.history import values
+from raftlog.testing.history import entries as values
 from raftlog.testing.history.entries import (
     Admin,
     AnyEntry,

@@ -41,7 +41,7 @@ FREE_FIRST: Final = Guard(
 OWNERS_COMMIT: Final = Guard(
     name="only the owner commits",
     why="a commit of one who has lost the partition takes the group back",
-    module="raftlog/consumer_groups/commits.py",
+    module="raftlog/consumer_groups/group.py",
     function="_refusal",
     change=value(
         "if PartitionNotOwnedError", "_.values[0].left is None and (not _.values[1].comparators[0])"

@@ -10,8 +10,7 @@ from typing import Any
 
 from raftlog import Admin, NewTopic
 from raftlog.testing import wait_until
-from raftlog_jepsen.cluster import ClusterUnderTest, Needs
-from raftlog_jepsen.host import state_of
+from raftlog_jepsen.cluster import ClusterUnderTest, Needs, state_of
 from raftlog_jepsen.plan import Shape, TopicShape
 
 PATIENCE_S = 40.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog_jepsen import campaign as campaign_module
-from raftlog_jepsen.campaign import MIXES, CampaignOptions, Mix, Row, campaign, run_campaign, table
-from raftlog_jepsen.nemesis.registry import KINDS, expand
+from raftlog_jepsen import runner
+from raftlog_jepsen.nemesis.driver import KINDS, expand
+from raftlog_jepsen.runner import MIXES, CampaignOptions, Mix, Row, campaign, run_campaign, table
 
 SUMMARY = {
     "acknowledged": 1_500,
@@ -74,7 +74,7 @@ def test_the_exit_status_is_the_verdict_and_only_what_was_right_is_thrown_away(
     program = stand_in(tmp_path, max(status, 0), SUMMARY)
     if status < 0:
         program.write_text(f"#!/bin/sh\nkill {status} $$\n")
-    monkeypatch.setattr(campaign_module.sys, "executable", str(program))
+    monkeypatch.setattr(runner.sys, "executable", str(program))
     made = options(tmp_path)
     row = run_campaign(MIX, 12, made)
     assert row.verdict == verdict
@@ -96,7 +96,7 @@ def test_options_that_are_refused_end_the_campaign(
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho no such workload\nexit 2\n")
     program.chmod(0o755)
-    monkeypatch.setattr(campaign_module.sys, "executable", str(program))
+    monkeypatch.setattr(runner.sys, "executable", str(program))
     with pytest.raises(ValueError, match="no such workload"):
         campaign(options(tmp_path))
 
@@ -121,10 +121,10 @@ def test_the_table_has_every_run_and_the_sums() -> None:
 @pytest.mark.integration
 def test_runs_go_on_until_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = stand_in(tmp_path, 0, SUMMARY)
-    monkeypatch.setattr(campaign_module.sys, "executable", str(program))
+    monkeypatch.setattr(runner.sys, "executable", str(program))
     # Each look at the clock is a second: two for a run, one for the loop.
     ticks = iter(range(1_000))
-    monkeypatch.setattr(campaign_module.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(ticks)))
     said: list[str] = []
     rows = campaign(
         CampaignOptions(directory=tmp_path / "reports", time_s=8, seed=5, say=said.append)

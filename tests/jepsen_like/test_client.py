@@ -15,7 +15,7 @@ from raftlog import errors
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
 from raftlog.errors import RaftlogError
-from raftlog.testing.history import values
+from raftlog.testing.history import entries as values
 from raftlog.testing.history.entries import AnyEntry, Append, Ends, Poll, Recorder, Type, read
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_jepsen.client import (

@@ -18,11 +18,11 @@ from raftlog import Admin, NewTopic
 from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import wait_until
-from raftlog.testing.probes import answers
+from raftlog.testing.cluster import answers
 from raftlog.types import TopicPartition
 from raftlog_jepsen.cluster import SETTINGS, ClusterUnderTest, Needs
-from raftlog_jepsen.control import sandbox
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.control import namespaces
+from raftlog_jepsen.nemesis.base import FaultBudget
 from raftlog_jepsen.plan import Shape, TopicShape
 
 pytestmark = pytest.mark.integration
@@ -246,8 +246,8 @@ def test_what_cannot_be_made_leaves_nothing(
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What was seen in a cluster with all that needs root: in a sandbox, so in another process."""
-    if sandbox.why_no_sandbox():
-        pytest.skip(f"no sandbox can be made here: {sandbox.why_no_sandbox()}")
+    if namespaces.why_no_sandbox():
+        pytest.skip(f"no sandbox can be made here: {namespaces.why_no_sandbox()}")
     directory = tmp_path_factory.mktemp("everything")
     command = [sys.executable, str(IN_SANDBOX), str(directory)]
     done = subprocess.run(

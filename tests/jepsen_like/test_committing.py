@@ -15,14 +15,7 @@ from raftlog.aio import AsyncConsumer
 from raftlog.errors import RaftlogError
 from raftlog.testing.history.entries import AnyEntry, Commit, Committed, Recorder, read
 from raftlog.types import OffsetAndMetadata, TopicPartition
-from raftlog_jepsen.committing import (
-    MISMATCH,
-    NOTHING,
-    commit,
-    commit_outcome_of,
-    committed,
-    offset_of,
-)
+from raftlog_jepsen.client import MISMATCH, NOTHING, commit, commit_outcome_of, committed, offset_of
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

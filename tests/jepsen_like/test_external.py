@@ -15,8 +15,8 @@ from raftlog import Admin, NewTopic
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing.cluster import free_port
 from raftlog.testing.fork_server import SOURCE, python_path
-from raftlog.testing.probes import free_port
 from raftlog_jepsen import external
 from raftlog_jepsen.external import (
     CannotError,

@@ -14,7 +14,8 @@ import pytest
 import raftlog
 from raftlog.aio import AsyncProducer
 from raftlog.testing import Cluster, cluster
-from raftlog.testing.history import keys, values
+from raftlog.testing.history import entries as keys
+from raftlog.testing.history import entries as values
 from raftlog.testing.history.entries import AnyEntry, Dump, Note, Read, Recorder, Seen, read
 from raftlog.types import TopicPartition
 from raftlog_jepsen import final

@@ -12,20 +12,21 @@ from hypothesis import strategies as st
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.config.topic import TopicConfig
 from raftlog.testing.checker.judge import RETENTION_MS_MIN
-from raftlog.testing.history.values import PADDING_MAX
-from raftlog_jepsen import generator
-from raftlog_jepsen.generator import (
+from raftlog.testing.history.entries import PADDING_MAX
+from raftlog_jepsen import plan
+from raftlog_jepsen.member import Settings, Work
+from raftlog_jepsen.plan import (
     FEW_CLIENTS,
     MEMBERS_ALL_MAX,
     RATE_MODES,
     RATES,
+    WORKLOADS,
     RateMode,
+    WorkloadName,
     draw_groups,
     draw_shape,
     draw_workload,
 )
-from raftlog_jepsen.member import Settings, Work
-from raftlog_jepsen.plan import WORKLOADS, WorkloadName
 
 SEEDS = st.integers(0, 2**32)
 MODES = st.sampled_from(RATE_MODES)
@@ -39,7 +40,7 @@ def test_the_same_seed_draws_the_same(
     def draw() -> tuple[Any, ...]:
         random = Random(seed)
         return (
-            generator.draw_rate_mode(random),
+            plan.draw_rate_mode(random),
             draw_shape(random, brokers=brokers, workload=name, mode=mode),
             draw_workload(random, name=name, mode=mode),
         )
@@ -57,7 +58,7 @@ def test_topics_are_such_as_the_brokers_can_have(
             draw_shape(Random(seed), brokers=brokers, workload=name, **options)
         return
     shape = draw_shape(Random(seed), brokers=brokers, workload=name, **options)
-    assert 1 <= sum(topic.partitions for topic in shape.topics) <= generator.PARTITIONS_MAX
+    assert 1 <= sum(topic.partitions for topic in shape.topics) <= plan.PARTITIONS_MAX
     assert len({topic.name for topic in shape.topics}) == len(shape.topics)
     for topic in shape.topics:
         config = TopicConfig.from_text(dict(topic.config))
@@ -108,8 +109,8 @@ def test_clients_are_such_as_can_be_made(seed: int, name: WorkloadName, mode: Ra
 @given(SEEDS, MODES)
 def test_the_rate_is_what_was_asked_for(seed: int, mode: RateMode) -> None:
     shape = draw_workload(Random(seed), name="append", mode=mode)
-    small = sum(p.rate for p in shape.producers if p.padding_max < generator.LARGE_BYTES)
-    large = sum(p.rate for p in shape.producers if p.padding_max >= generator.LARGE_BYTES)
+    small = sum(p.rate for p in shape.producers if p.padding_max < plan.LARGE_BYTES)
+    large = sum(p.rate for p in shape.producers if p.padding_max >= plan.LARGE_BYTES)
     assert RATES[mode] / 2 <= small <= RATES[mode] * 1.001
     assert large <= len(shape.producers)
     groups = sum(p.rate / ((p.group_max + 1) / 2) for p in shape.producers)

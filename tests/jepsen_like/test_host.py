@@ -14,9 +14,9 @@ import pytest
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import BrokerProcess, wait_until
-from raftlog.testing.probes import free_port
-from raftlog_jepsen import host as hosts
-from raftlog_jepsen.host import Exit, Host, how_it_ended, state_of
+from raftlog.testing.cluster import free_port
+from raftlog_jepsen import cluster
+from raftlog_jepsen.cluster import Exit, Host, how_it_ended, state_of
 
 pytestmark = pytest.mark.integration
 
@@ -94,7 +94,7 @@ def test_a_process_that_nobody_waited_for_is_gone(monkeypatch: pytest.MonkeyPatc
     process.wait()
     assert state_of(process.pid) == "gone"
     assert state_of(os.getpid()) == "running"
-    monkeypatch.setattr(hosts, "PROC", Path("/no/such/place"))
+    monkeypatch.setattr(cluster, "PROC", Path("/no/such/place"))
     assert state_of(os.getpid()) == "unknown"
 
 

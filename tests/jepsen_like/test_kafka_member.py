@@ -6,7 +6,7 @@ import pytest
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import cluster
-from raftlog.testing.history import values
+from raftlog.testing.history import entries
 from tests.jepsen_like.test_member import check_story, lines_of, settings
 
 
@@ -16,7 +16,7 @@ def test_a_member_of_either_protocol_processes_commits_and_leaves() -> None:
         with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
             admin.create_topics([NewTopic("t", 1, 1)])
             for value in range(1, 101):
-                producer.send("t", values.encode_value(value, 10))
+                producer.send("t", entries.encode_value(value, 10))
             producer.flush()
         for protocol, by_pattern in (("classic", True), ("consumer", False)):
             asked = settings(

@@ -15,7 +15,7 @@ import pytest
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import cluster
 from raftlog.testing.fork_server import SOURCE, python_path
-from raftlog.testing.history import values
+from raftlog.testing.history import entries
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_jepsen import member
 from raftlog_jepsen.member import Settings, Work
@@ -29,7 +29,7 @@ def settings(**others: Any) -> Settings:
 
 
 def record(offset: int, value: int, partition: int = 0) -> ConsumerRecord:
-    return ConsumerRecord("t", partition, offset, None, values.encode_value(value, 3), (), 0, 4)
+    return ConsumerRecord("t", partition, offset, None, entries.encode_value(value, 3), (), 0, 4)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_process_reads_commits_and_leaves(style: str, tmp_path: Path) -> None:
     with cluster(1, directory=tmp_path) as running, Producer(running.bootstrap) as producer:
         with Admin(running.bootstrap) as admin:
             admin.create_topics([NewTopic("t", 1, 1)])
-        sent = [producer.send("t", values.encode_value(n, 5), partition=0) for n in range(1, 101)]
+        sent = [producer.send("t", entries.encode_value(n, 5), partition=0) for n in range(1, 101)]
         for future in sent:
             future.result(30)
         events = lines_of(settings(bootstrap=running.bootstrap, style=style, session_timeout_s=3.0))

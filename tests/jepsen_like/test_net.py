@@ -15,8 +15,7 @@ from functools import partial
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.testing.cluster import wait_until
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port, wait_until
 from raftlog.testing.relays import BACKWARD, FORWARD, RelayLinks
 from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
 from raftlog_jepsen.net import NamespaceNet, NoNet, RelayNet

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from raftlog_jepsen.nemesis.registry import KINDS
+from raftlog_jepsen.nemesis.driver import KINDS
 from raftlog_jepsen.plan import WORKLOADS, WorkloadName
-from raftlog_jepsen.run_options import (
-    LOSSY,
-    MEMBER_KINDS,
-    MEMBERSHIP_KINDS,
-    RunOptions,
-    draw_plan,
-)
+from raftlog_jepsen.runner import LOSSY, MEMBER_KINDS, MEMBERSHIP_KINDS, RunOptions, draw_plan
 
 
 def options(**others: Any) -> RunOptions:

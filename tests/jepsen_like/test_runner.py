@@ -12,14 +12,14 @@ import pytest
 from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.history.entries import Append, Fault, Phase, Poll, Start, read
 from raftlog_jepsen import runner
-from raftlog_jepsen.nemesis.registry import KINDS, needs_of
-from raftlog_jepsen.run_options import RunOptions
+from raftlog_jepsen.nemesis.driver import KINDS, needs_of
 from raftlog_jepsen.runner import (
     HISTORY,
     SUMMARY,
     VERDICT,
     ChaosError,
     Progress,
+    RunOptions,
     facts,
     needs,
     run,

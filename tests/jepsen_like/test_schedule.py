@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.schedule import FIRST_S, LAST_S, Step, draw
+from raftlog_jepsen.nemesis.driver import FIRST_S, LAST_S, Step, draw
 
 KINDS = ("kill", "pause", "partition")
 

@@ -10,8 +10,12 @@ import pytest
 from raftlog.config import Address
 from raftlog.protocol.cluster import BrokerStatus, DescribeClusterResponse, ReplicaStatus
 from raftlog.protocol.cluster import PartitionStatus as WireStatus
-from raftlog.protocol.metadata import PartitionInfo
-from raftlog.protocol.topics import DescribeTopicsResponse, PartitionDescription, TopicDescription
+from raftlog.protocol.records import (
+    DescribeTopicsResponse,
+    PartitionDescription,
+    PartitionInfo,
+    TopicDescription,
+)
 from raftlog.testing import Cluster, cluster
 from raftlog.types import TopicPartition
 from raftlog_jepsen import status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftlog.testing.checker.judge import judge
 from raftlog.testing.history.entries import AnyEntry, Append, Fault, Note, Phase
 from raftlog_jepsen.report.digest import digest
-from raftlog_jepsen.summary import KILLS, summarise
+from raftlog_jepsen.runner import KILLS, summarise
 
 S = 1_000_000_000
 

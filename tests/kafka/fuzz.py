@@ -33,9 +33,8 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
-from raftlog.kafka.codec import BadMessageError
+from raftlog.kafka.codec import BadMessageError, Field, definitions, is_struct
 from raftlog.kafka.connection import KafkaBroken, KafkaConnectionState, KafkaUnread
-from raftlog.kafka.schema import Field, definitions, is_struct
 from raftlog.testing.kafka_wire import request, response
 from raftlog.types import is_internal_topic
 from tests.record.kafka_batches import KafkaRecord, kafka_batch

@@ -25,7 +25,7 @@ import kafka
 from confluent_kafka import admin as librdkafka
 
 from raftlog.kafka import api as apis
-from raftlog.testing.probes import free_ports
+from raftlog.testing.cluster import free_ports
 from tests.kafka.requests import CONTROL_APIS, PATH, Recorded, api_and_version
 from tests.kafka_peers.install import JAVA_LIBRARY
 from tests.server.harness import running

@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec, schema
+from raftlog.kafka import codec
 from raftlog.kafka.api import Api
-from raftlog.kafka.codec import READ_ERRORS, BadMessageError, Message
-from raftlog.kafka.schema import Field, Kind, definitions, is_struct
+from raftlog.kafka.codec import (
+    READ_ERRORS,
+    BadMessageError,
+    Field,
+    Kind,
+    Message,
+    definitions,
+    is_struct,
+)
 from raftlog.testing.kafka_wire import encoded
 
 ALL: list[tuple[Kind, Api, int]] = [
@@ -270,5 +277,5 @@ def test_every_version_can_be_written_and_read() -> None:
 def test_the_table_has_the_served_versions() -> None:
     served = {(api.key, api.version_min, api.version_max) for api in apis.APIS.values()}
     assert {
-        (each.key, each.versions[0], each.versions[-1]) for each in schema.definitions().values()
+        (each.key, each.versions[0], each.versions[-1]) for each in codec.definitions().values()
     } == served

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raftlog.kafka import api as apis
-from raftlog.kafka.codec import READ_ERRORS
-from raftlog.kafka.frame import is_kafka, read_client_id, response
-from raftlog.protocol.frame import encode_request
-from raftlog.protocol.handshake import ApiVersionsRequest
+from raftlog.kafka.codec import READ_ERRORS, is_kafka, read_client_id, response
+from raftlog.protocol.connection import encode_request
+from raftlog.protocol.security import ApiVersionsRequest
 from raftlog.testing.kafka_wire import request
 
 

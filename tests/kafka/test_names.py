@@ -7,7 +7,7 @@ import pytest
 from raftlog import limits
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.errors import InvalidConfigError
-from raftlog.kafka.names import IGNORED_KEYS, own_settings
+from raftlog.kafka.api import IGNORED_KEYS, own_settings
 
 # The topic settings of Kafka 4.4, with its defaults.
 KAFKA_DEFAULTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.kafka import api as apis
-from raftlog.kafka.schema import definitions, is_flexible
+from raftlog.kafka.codec import definitions, is_flexible
 
 
 def test_a_structure_and_its_fields() -> None:

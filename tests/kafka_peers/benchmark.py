@@ -13,8 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+from raftlog.bench.figures import scratch, target
 from raftlog.bench.kafka import KafkaTarget, measure
-from raftlog.bench.target import scratch, target
 from tests.kafka_peers.kafka_broker import kafka_cluster
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raftlog.config import Address
 from raftlog.kafka import api as apis
-from raftlog.testing.probes import free_ports, wait_until
+from raftlog.testing.cluster import free_ports, wait_until
 from tests.kafka_peers.install import JAVA_LIBRARY
 from tests.server.kafka.kafka_client import KafkaClient
 

@@ -10,7 +10,7 @@ from raftlog.config import Address
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
-from raftlog.testing.probes import wait_until
+from raftlog.testing.cluster import wait_until
 from tests.server.kafka.kafka_client import KafkaClient
 
 SETTLED_S: Final = 60

@@ -105,7 +105,7 @@ def test_users_quotas_and_loggers_are_changed_and_described(bootstrap: str) -> N
     for gone in ("SCRAM-SHA-256", "producer_byte_rate"):
         tool("kafka-configs", bootstrap, "--alter", *user, "--delete-config", gone)
     logger = ("--entity-type", "broker-loggers", "--entity-name", "1")
-    change = "raftlog.server.scrubber=DEBUG"
+    change = "raftlog.server.maintenance=DEBUG"
     tool("kafka-configs", bootstrap, "--alter", *logger, "--add-config", change)
     assert change in tool("kafka-configs", bootstrap, "--describe", *logger)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import CorruptBatchError
-from raftlog.mirror.batches import SPAN_MAX, bodies, copy_of, holes
+from raftlog.mirror.mirror import SPAN_MAX, bodies, copy_of, holes
 from raftlog.record import COLUMNS, Codec, decode_records, parse_header, seal, validate
 from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
 from tests.record.test_compaction import FOURS, log_of, rewritten

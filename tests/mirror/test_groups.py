@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.mirror.groups import Policy, commits_due
+from raftlog.mirror.mirror import Policy, commits_due
 from raftlog.types import OffsetAndMetadata, TopicPartition
 
 A, B, C, D = (TopicPartition("t", number) for number in range(4))

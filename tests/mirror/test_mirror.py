@@ -13,16 +13,13 @@ import pytest
 
 import raftlog
 from raftlog import Admin, NewTopic, TopicPartition
-from raftlog.client.batch_reader import BatchReader
 from raftlog.client.descriptions import TopicDescription
+from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.errors import AccessDeniedError, InvalidRequestError
 from raftlog.mirror import Mirror, Progress
-from raftlog.mirror.batches import SPAN_MAX, hole_of
-from raftlog.mirror.groups import Policy
-from raftlog.mirror.session import MirrorSettings, Session
-from raftlog.mirror.source import ClusterSource
+from raftlog.mirror.mirror import SPAN_MAX, ClusterSource, MirrorSettings, Policy, Session, hole_of
 from raftlog.testing import wait_until
 from raftlog.types import ConsumerRecord, OffsetAndMetadata
 from tests.mirror.tombstones import without_tombstones
@@ -445,7 +442,7 @@ def test_holes_of_any_size_survive_restarts_and_compaction(
 def test_topics_and_partitions_that_appear_are_copied(
     source: EmbeddedLog, target: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog.mirror.session.REFRESH_S", 0.01)
+    monkeypatch.setattr("raftlog.mirror.mirror.REFRESH_S", 0.01)
     source.create_topic("t")
     seen: list[tuple[int, int]] = []
 
@@ -489,7 +486,7 @@ def test_a_compacted_source_keeps_its_offsets(source: EmbeddedLog, target: Embed
 def test_an_epoch_of_the_producer_ends_before_its_sequence_wraps(
     source: EmbeddedLog, target: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog.mirror.batches.SPAN_MAX", 7)
+    monkeypatch.setattr("raftlog.mirror.mirror.SPAN_MAX", 7)
     source.create_topic("t")
     for number in range(6):
         send(source, [b"%d" % number] * 3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.consumer_core import Checked
-from raftlog.mirror.positions import Place, difference, refusal, sequence_of
-from raftlog.protocol.produce import DescribedProducer
+from raftlog.client.consumer import Checked
+from raftlog.mirror.mirror import Place, difference, refusal, sequence_of
+from raftlog.protocol.records import DescribedProducer
 from raftlog.record import encode, parse_header, seal
 from tests.record.test_compaction import FOURS, log_of, rewritten
 

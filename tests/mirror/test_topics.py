@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
-from raftlog.mirror.topics import planned, selected, settings_due
+from raftlog.mirror.mirror import planned, selected, settings_due
 from raftlog.types import NewTopic, TopicPartition
 
 

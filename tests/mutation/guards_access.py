@@ -60,7 +60,7 @@ GUARDS: Final = [
     Guard(
         name="a client over its quota waits",
         why="one client uses the whole broker",
-        module="raftlog/server/reply.py",
+        module="raftlog/server/exchange.py",
         function="Exchange._throttle",
         change=drop("call throttle"),
         tests=("tests/server/access/test_meter.py::test_a_producer_over_its_quota_waits",),

@@ -21,7 +21,7 @@ GUARDS: Final = [
     Guard(
         name="long requests yield",
         why="one request of thousands of partitions stops the broker for seconds",
-        module="raftlog/server/turns.py",
+        module="raftlog/server/scheduling.py",
         function="Turns.has_time",
         change=always("compare _now"),
         tests=(f"{_TURNS}::test_a_long_request_gives_way_to_a_short_one_of_another_connection",),
@@ -45,7 +45,7 @@ GUARDS: Final = [
     Guard(
         name="a request names each partition once",
         why="10,000 entries of the same partition cost 10,000 reads",
-        module="raftlog/server/once.py",
+        module="raftlog/server/exchange.py",
         function="check_once",
         change=value("if 2", "_.values[0].left.args[0]"),
         tests=("tests/server/test_once.py::test_what_is_named_twice_is_refused",),
@@ -63,7 +63,7 @@ GUARDS: Final = [
     Guard(
         name="memory grows with the received bytes",
         why="500 connections with 20 bytes each occupy a gigabyte",
-        module="raftlog/protocol/frame_reader.py",
+        module="raftlog/protocol/connection.py",
         function="FrameReader._begin_large",
         change=argument("call bytearray", 0, "_.args[0].args[0]"),
         tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
@@ -71,7 +71,7 @@ GUARDS: Final = [
     Guard(
         name="slow senders do not block others",
         why="200 connections that rarely send a byte occupy the memory of all others",
-        module="raftlog/server/listener.py",
+        module="raftlog/server/connection.py",
         function="Connections._relieve",
         change=replace("compare received_bytes", "_.left.left < _.left.right"),
         tests=(
@@ -84,7 +84,7 @@ GUARDS: Final = [
     Guard(
         name="peers have connection slots of their own",
         why="max.connections of clients keep a broker out of the ISR",
-        module="raftlog/server/listener.py",
+        module="raftlog/server/connection.py",
         function="Connections.connected",
         change=value("if has_peers", "self._config.max_connections"),
         tests=(
@@ -97,7 +97,7 @@ GUARDS: Final = [
     Guard(
         name="each round trip of a handshake has its own time",
         why="brokers a second apart never link up",
-        module="raftlog/server/peers/link.py",
+        module="raftlog/server/peers/links.py",
         function="_in_time",
         change=argument("call timeout", 0, "_.args[0] / 2"),
         tests=(
@@ -128,7 +128,7 @@ GUARDS: Final = [
     Guard(
         name="HTTP connections are limited",
         why="clients of the HTTP port use all file descriptors of the broker",
-        module="raftlog/server/http/server.py",
+        module="raftlog/server/http/app.py",
         function="_Connection.connection_made",
         change=never("if HTTP_CONNECTIONS_MAX"),
         tests=(f"{_HTTP}::test_connections_beyond_the_limit_are_closed_and_the_broker_serves",),
@@ -176,7 +176,7 @@ GUARDS: Final = [
     Guard(
         name="one step of a check of copies runs at a time",
         why="each open page of a check makes all brokers read their disks",
-        module="cli/raftlog_cli/console/checks.py",
+        module="cli/raftlog_cli/console/pages.py",
         function="Check.step",
         change=never("if _turn"),
         tests=("tests/cli/console/test_checks.py::test_one_step_runs_at_a_time",),
@@ -184,7 +184,7 @@ GUARDS: Final = [
     Guard(
         name="a request lists a bounded number of producers",
         why="a response with the producers of 10,000 partitions blocks the event loop",
-        module="raftlog/server/handlers/list_producers.py",
+        module="raftlog/server/apis/producers.py",
         function="handle_list_producers",
         change=never("if LISTED_PRODUCERS_MAX"),
         tests=(f"{_PRODUCERS}::test_the_number_of_producers_of_a_request_is_limited",),
@@ -192,7 +192,7 @@ GUARDS: Final = [
     Guard(
         name="lags in seconds are kept for a bounded number of partitions",
         why="samples of the partitions of all groups fill the memory",
-        module="raftlog/server/http/lag_times.py",
+        module="raftlog/server/http/collect.py",
         function="LagTimes.age_s",
         change=never("while METRICS_LAG_PARTITIONS_MAX"),
         tests=(f"{_LAG}::test_the_partitions_asked_least_recently_are_forgotten",),
@@ -200,7 +200,7 @@ GUARDS: Final = [
     Guard(
         name="items of Avro have bytes",
         why="10 bytes of a record create 2**61 values in the broker",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_Check._of_items",
         change=never("if total"),
         tests=(_HOSTILE,),
@@ -208,7 +208,7 @@ GUARDS: Final = [
     Guard(
         name="a record of Avro has few values without bytes",
         why="a schema of 2,000 characters creates a million values without a byte",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_Check.cost",
         change=never("if CONSOLE_AVRO_FREE_VALUES_MAX"),
         tests=(_HOSTILE,),
@@ -216,7 +216,7 @@ GUARDS: Final = [
     Guard(
         name="types of Avro do not nest without end",
         why="a chain of named types exhausts the stack of fastavro's C code",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_Check.cost",
         change=never("if CONSOLE_AVRO_DEPTH_MAX"),
         tests=(f"{_AVRO}::test_types_nest_by_name_up_to_the_limit",),
@@ -224,7 +224,7 @@ GUARDS: Final = [
     Guard(
         name="types of Avro are not recursive",
         why="a record of 60,000 nested values exhausts the stack of fastavro's C code",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_Check._cost_of_name",
         change=never("if NotAvroError"),
         tests=(_HOSTILE,),
@@ -232,7 +232,7 @@ GUARDS: Final = [
     Guard(
         name="fastavro parses no deep schema",
         why="a schema of nested arrays exhausts the stack of fastavro's C code",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_prepared",
         change=never("if CONSOLE_AVRO_DEPTH_MAX"),
         tests=(_HOSTILE,),
@@ -240,7 +240,7 @@ GUARDS: Final = [
     Guard(
         name="a container file of Avro does not expand",
         why="a record of 10 kB fills 10 MB of the broker's memory",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_inflated",
         change=never("if NotAvroError"),
         tests=(f"{_AVRO}::test_a_container_file_does_not_expand",),
@@ -248,7 +248,7 @@ GUARDS: Final = [
     Guard(
         name="one page decodes a limited number of Avro values",
         why="a page of 200 hostile records keeps a thread of the console busy for a minute",
-        module="cli/raftlog_cli/console/avro.py",
+        module="cli/raftlog_cli/console/records.py",
         function="Decoder.decode",
         change=never("if is_exhausted"),
         tests=(f"{_AVRO}::test_the_cost_of_one_request_is_bounded",),
@@ -256,7 +256,7 @@ GUARDS: Final = [
     Guard(
         name="decoded text stops at its limit",
         why="names of a schema are repeated for each record: gigabytes of text",
-        module="cli/raftlog_cli/console/decoding.py",
+        module="cli/raftlog_cli/console/records.py",
         function="_json_text",
         change=never("if 0"),
         tests=(f"{_AVRO}::test_text_and_memory_are_bounded",),
@@ -264,7 +264,7 @@ GUARDS: Final = [
     Guard(
         name="HTTP connections end",
         why="clients that send nothing keep the connections of the monitoring",
-        module="raftlog/server/http/server.py",
+        module="raftlog/server/http/app.py",
         function="_Connection.connection_made",
         change=argument("call call_later", 0, "3600.0"),
         tests=(f"{_HTTP}::test_a_slow_client_is_closed",),

@@ -96,7 +96,7 @@ GUARDS: Final = [
     Guard(
         name="records are stamped with the trusted time",
         why=("a leader whose clock is behind stamps batches that expire when it is right again"),
-        module="raftlog/server/broker_clock.py",
+        module="raftlog/server/partition.py",
         function="BrokerClock.read",
         change=replace("call record_ms", "_.args[1]"),
         tests=(f"{_CLUSTERS}::test_a_producer_writes_on_after_its_leaders_clock_was_behind",),
@@ -104,7 +104,7 @@ GUARDS: Final = [
     Guard(
         name="committed offsets expire by the trusted time",
         why="a coordinator whose clock is ahead deletes committed offsets",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._tick",
         change=calls("call deletion_ms", "self._services.clock.machine.wall_ms"),
         tests=(f"{_CLUSTERS}::test_committed_offsets_stay_when_their_coordinators_clock_steps",),
@@ -126,7 +126,7 @@ GUARDS: Final = [
     Guard(
         name="nothing is compacted while the time is unknown",
         why="tombstones are removed immediately after a start with a wrong clock",
-        module="raftlog/server/log_cleaner.py",
+        module="raftlog/server/maintenance.py",
         function="LogCleaner.step",
         change=drop("if _clock"),
         tests=(

@@ -25,7 +25,7 @@ CLUSTER: Final = [
             "a deletion that was requested before a topic was recreated deletes the new "
             "topic and its acknowledged records"
         ),
-        module="raftlog/server/cluster/administration.py",
+        module="raftlog/server/cluster/topics.py",
         function="ClusterTopics.delete",
         change=argument("call DeleteTopic", "topic_id", "None if _.test else _.orelse"),
         tests=(
@@ -38,7 +38,7 @@ CLUSTER: Final = [
     Guard(
         name="an old copy of a broker does not register",
         why="a restored disk leads without what it has lost (S22)",
-        module="raftlog/replication/cluster_records.py",
+        module="raftlog/replication/cluster_commands.py",
         function="check_registration",
         change=never("if StaleBrokerError"),
         tests=(
@@ -51,7 +51,7 @@ CLUSTER: Final = [
     Guard(
         name="a broker id has one live disk",
         why="two brokers with one id replace each other (S22)",
-        module="raftlog/replication/cluster_records.py",
+        module="raftlog/replication/cluster_commands.py",
         function="check_registration",
         change=never("if fenced directory_id"),
         tests=(
@@ -64,7 +64,7 @@ CLUSTER: Final = [
     Guard(
         name="a copy of a live directory does not register",
         why="two processes have one directory id",
-        module="raftlog/replication/cluster_records.py",
+        module="raftlog/replication/cluster_commands.py",
         function="check_registration",
         change=never("operand boot"),
         tests=(
@@ -137,7 +137,7 @@ CLUSTER: Final = [
             "another client's batch under the next id counts as the producer's, whose own "
             "batch is discarded"
         ),
-        module="raftlog/server/producer_ids.py",
+        module="raftlog/server/apis/produce.py",
         function="draw",
         change=value("assign PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
         tests=("tests/server/test_producer_ids.py",),
@@ -145,9 +145,9 @@ CLUSTER: Final = [
     Guard(
         name="producer ids differ from those of named producers",
         why=("a producer gets the id of another one's name, and its records count as duplicates"),
-        module="raftlog/server/producer_ids.py",
+        module="raftlog/server/apis/produce.py",
         function="",
-        change=value("assign Final", "63"),
+        change=value("assign Final PRODUCER_ID_BITS", "63"),
         tests=("tests/server/test_producer_ids.py",),
     ),
 ]

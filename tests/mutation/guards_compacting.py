@@ -15,7 +15,7 @@ GUARDS: Final = [
     Guard(
         name="a compacted topic accepts only records with keys",
         why="records that no record can replace fill it",
-        module="raftlog/server/handlers/produce.py",
+        module="raftlog/server/apis/produce.py",
         function="_Produce.append",
         change=drop("keyword config"),
         tests=(
@@ -28,7 +28,7 @@ GUARDS: Final = [
     Guard(
         name="a key may be missing in a few records",
         why="a batch in which some records have a key counts as one in which all have",
-        module="raftlog/record/decoder.py",
+        module="raftlog/record/codec.py",
         function="validate",
         change=drop("compare key_nulls #1/2"),
         tests=("tests/record/test_decoder.py::test_keys_may_be_required_of_every_record",),
@@ -36,7 +36,7 @@ GUARDS: Final = [
     Guard(
         name="only committed records are compacted",
         why="a record is removed for one that is truncated: the key has lost both",
-        module="raftlog/server/log_cleaner.py",
+        module="raftlog/server/maintenance.py",
         function="LogCleaner._compact",
         change=argument(
             "call begin",
@@ -64,7 +64,7 @@ GUARDS: Final = [
     Guard(
         name="an abandoned compaction has no effect",
         why="it replaces segments that will be truncated",
-        module="raftlog/server/log_compaction.py",
+        module="raftlog/server/partition.py",
         function="LogCompaction._end",
         change=drop("not is_given_up"),
         tests=(f"{_ONE_LOG}::test_one_that_is_done_when_it_is_given_up_counts_for_nothing",),
@@ -72,7 +72,7 @@ GUARDS: Final = [
     Guard(
         name="compaction begins and ends between syncs",
         why="segments are replaced during a sync of their files",
-        module="raftlog/server/log_compaction.py",
+        module="raftlog/server/partition.py",
         function="LogCompaction._begin.came_back",
         change=replace(
             "call between_syncs",
@@ -117,7 +117,7 @@ GUARDS: Final = [
     Guard(
         name="tombstones wait for a copy in progress",
         why="a copy that is slower than compaction restarts again and again",
-        module="raftlog/server/log_cleaner.py",
+        module="raftlog/server/maintenance.py",
         function="LogCleaner._compact",
         change=argument("call begin", "tombstones_kept_from", "lambda: 1 << 62"),
         tests=(f"{_HOST}::test_tombstones_stay_that_a_follower_still_needs",),

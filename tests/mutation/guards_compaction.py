@@ -7,10 +7,10 @@ from typing import Final
 from tests.mutation.change import always, argument, calls, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
-_CLEANER: Final = "raftlog/storage/cleaner.py"
-_FILES: Final = "raftlog/storage/compaction_files.py"
+_CLEANER: Final = "raftlog/storage/compaction.py"
+_FILES: Final = "raftlog/storage/compaction.py"
 _LOG: Final = "raftlog/storage/log.py"
-_COMPACTOR: Final = "raftlog/storage/compactor.py"
+_COMPACTOR: Final = "raftlog/storage/compaction.py"
 _TEST_CLEANER: Final = "tests/storage/test_cleaner.py"
 _TEST_FILES: Final = "tests/storage/test_compaction_files.py"
 _TEST_COMPACTOR: Final = "tests/storage/test_compactor.py"
@@ -84,7 +84,7 @@ KEPT: Final = [
     Guard(
         name="only a broker writes compacted batches",
         why="a producer's batch is accepted without the checks of its position",
-        module="raftlog/storage/admission.py",
+        module="raftlog/storage/log.py",
         function="check",
         change=never("if is_compacted"),
         tests=("tests/storage/test_admission.py::test_a_compacted_batch_is_not_a_producers",),
@@ -92,7 +92,7 @@ KEPT: Final = [
     Guard(
         name="a compacted batch is no proof",
         why="a part of a segment counts as complete",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_follows",
         change=drop("not is_compacted"),
         tests=(

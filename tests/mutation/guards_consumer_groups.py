@@ -25,7 +25,7 @@ MEMBERS: Final = [
     Guard(
         name="a release counts at the member's current epoch",
         why="a revocation that the member has not received counts as released",
-        module="raftlog/consumer_groups/heartbeats.py",
+        module="raftlog/consumer_groups/group.py",
         function="_stay",
         change=replace(
             "if revoking", "if _.test:\n    _.body[0]\n    _.body[1]\n    _.body[2]\n_.orelse[0]"
@@ -37,7 +37,7 @@ MEMBERS: Final = [
     Guard(
         name="an old heartbeat has no effect",
         why="a heartbeat from before an assignment counts as its release",
-        module="raftlog/consumer_groups/heartbeats.py",
+        module="raftlog/consumer_groups/group.py",
         function="take",
         change=never("if sequence"),
         tests=(
@@ -59,7 +59,7 @@ MEMBERS: Final = [
     Guard(
         name="a heartbeat that is answered with an assignment is written",
         why=("after a failover it may arrive late, and counts as the release of that assignment"),
-        module="raftlog/consumer_groups/heartbeats.py",
+        module="raftlog/consumer_groups/group.py",
         function="_stay",
         change=never("if write"),
         tests=(
@@ -72,7 +72,7 @@ MEMBERS: Final = [
     Guard(
         name="no member claims partitions of others at an old epoch",
         why="a zombie continues to read",
-        module="raftlog/consumer_groups/heartbeats.py",
+        module="raftlog/consumer_groups/group.py",
         function="_stay",
         change=never("if FencedMemberError #2/2"),
         tests=(
@@ -85,7 +85,7 @@ MEMBERS: Final = [
     Guard(
         name="a session ends",
         why="the partitions of a failed member are never read again",
-        module="raftlog/consumer_groups/member.py",
+        module="raftlog/consumer_groups/group.py",
         function="Member.renew",
         change=value("assign session_ends", "math.inf"),
         tests=(
@@ -134,7 +134,7 @@ MEMBERS: Final = [
     Guard(
         name="a late join restores no member",
         why="partitions are assigned to a member that left, until its session ends",
-        module="raftlog/consumer_groups/heartbeats.py",
+        module="raftlog/consumer_groups/group.py",
         function="_join",
         change=drop("compare sequence"),
         tests=(
@@ -158,7 +158,7 @@ OFFSETS: Final = [
     Guard(
         name="a commit that arrives late replaces no newer one of the member",
         why="the group reads again what it had committed, whatever the members do",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="_commit_one",
         change=replace("call _is_late", "False"),
         tests=(
@@ -171,7 +171,7 @@ OFFSETS: Final = [
     Guard(
         name="clients that are not members have no order among them",
         why="the commits of a consumer that starts again are ignored",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="commit",
         change=value("assign 0", "sequence"),
         tests=(
@@ -184,7 +184,7 @@ OFFSETS: Final = [
     Guard(
         name="a commit replaces only the offset that it expects",
         why="a mirror moves a group back that has gone on in the target",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="_refusal",
         change=never("if OffsetMovedError"),
         tests=(
@@ -197,7 +197,7 @@ OFFSETS: Final = [
     Guard(
         name="a mirror commits what it has read",
         why="a mirror moves a group back that has gone on in the target",
-        module="raftlog/mirror/session.py",
+        module="raftlog/mirror/mirror.py",
         function="Session._copy_groups",
         change=argument("call commit_offsets", "expected", "None"),
         tests=(
@@ -210,7 +210,7 @@ OFFSETS: Final = [
     Guard(
         name="an older epoch commits nothing",
         why="a commit from before a rebalance overwrites what came after",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="check_committer",
         change=never("if StaleMemberEpochError"),
         tests=(
@@ -236,7 +236,7 @@ OFFSETS: Final = [
     Guard(
         name="a new coordinator does not know since when a member has a partition",
         why="a late commit overwrites those of a member that had the partition in between",
-        module="raftlog/consumer_groups/replaying.py",
+        module="raftlog/consumer_groups/shard.py",
         function="complete",
         change=replace(
             "call update owned_since", "group.owned_since.update(dict.fromkeys(parts, 0))"
@@ -251,7 +251,7 @@ OFFSETS: Final = [
     Guard(
         name="an unknown epoch commits nothing",
         why="a member without an assignment commits for a partition",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="check_committer",
         change=never("if FencedMemberError"),
         tests=("tests/consumer_groups/test_commits.py::test_an_epoch_that_never_was_is_fenced",),
@@ -259,7 +259,7 @@ OFFSETS: Final = [
     Guard(
         name="only the owner of a partition commits for it",
         why="a member's position is overwritten by another's",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="_refusal",
         change=never("if PartitionNotOwnedError"),
         tests=(
@@ -270,7 +270,7 @@ OFFSETS: Final = [
     Guard(
         name="no outside commit for a group with members",
         why="an offset that is reset is overwritten by active members",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="check_committer",
         change=never("if member_count"),
         tests=(
@@ -280,7 +280,7 @@ OFFSETS: Final = [
     Guard(
         name="a commit is for one topic id",
         why="an offset of a topic that was deleted counts in the one of its name",
-        module="raftlog/consumer_groups/commits.py",
+        module="raftlog/consumer_groups/group.py",
         function="_refusal",
         change=never("if UnknownTopicError #2/2"),
         tests=(
@@ -290,7 +290,7 @@ OFFSETS: Final = [
     Guard(
         name="a revoked partition is committed for the topic that it was read from",
         why="an offset of a topic that was deleted counts in the one of its name",
-        module="raftlog/client/consumer_groups/membership.py",
+        module="raftlog/client/groups/member.py",
         function="Membership.topic_ids",
         change=never("if _releasing"),
         tests=(
@@ -316,7 +316,7 @@ OFFSETS: Final = [
     Guard(
         name="an offset is found for its topic id only",
         why="a consumer of a recreated topic starts in its middle, or beyond its end",
-        module="raftlog/consumer_groups/offsets.py",
+        module="raftlog/consumer_groups/group.py",
         function="OffsetTable.committed",
         change=drop("compare topic_id"),
         tests=("tests/consumer_groups/test_offsets.py::test_none_is_none_and_never_0",),
@@ -446,7 +446,7 @@ CLASSIC: Final = [
     Guard(
         name="a delayed KIP-848 heartbeat has no effect",
         why="a heartbeat from before an assignment counts as its release",
-        module="raftlog/consumer_groups/deltas.py",
+        module="raftlog/consumer_groups/shard.py",
         function="_sequence",
         change=never("if connection #2/2"),
         tests=(
@@ -459,7 +459,7 @@ CLASSIC: Final = [
     Guard(
         name="omitted partitions are not released",
         why="a partition that a Kafka client still reads is assigned to another member",
-        module="raftlog/consumer_groups/deltas.py",
+        module="raftlog/consumer_groups/shard.py",
         function="_owned",
         change=always("if revoking"),
         tests=("tests/consumer_groups/test_deltas.py::test_omitted_partitions_release_nothing",),

@@ -22,7 +22,7 @@ RESPONSES: Final = [
     Guard(
         name="a response waits for its commit",
         why="an offset commit succeeds, and is lost after a failover (S39)",
-        module="raftlog/server/consumer_groups/pending_responses.py",
+        module="raftlog/server/groups/shard.py",
         function="PendingResponses.resolve",
         change=replace("call when_committed", "_.args[1](None)"),
         tests=(
@@ -33,7 +33,7 @@ RESPONSES: Final = [
     Guard(
         name="a response waits for all earlier decisions",
         why="a read returns an offset that is not committed, and that decreases",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._resolve",
         change=argument("call resolve", "end", "self._end if _.keywords[2].value else 0"),
         tests=(
@@ -44,7 +44,7 @@ RESPONSES: Final = [
     Guard(
         name="offsets are read from a confirmed leader",
         why="an isolated coordinator returns an old offset, and records are read again",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard.ask",
         change=drop("keyword _confirmations"),
         tests=(
@@ -55,7 +55,7 @@ RESPONSES: Final = [
     Guard(
         name="a leadership confirmation covers earlier requests only",
         why="another leader may have started in between, and have committed more",
-        module="raftlog/server/rounds.py",
+        module="raftlog/server/scheduling.py",
         function="Rounds._begin",
         change=replace("assign _under_way", "self._under_way = self._waiting"),
         tests=(f"{ROUNDS}::test_who_comes_while_a_question_is_under_way_waits_for_the_next",),
@@ -63,7 +63,7 @@ RESPONSES: Final = [
     Guard(
         name="a heartbeat is answered by a leader confirmed after it",
         why=("members stay with an isolated coordinator, while another one ends their sessions"),
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._resolve_beat",
         change=drop("keyword mark"),
         tests=(
@@ -74,7 +74,7 @@ RESPONSES: Final = [
     Guard(
         name="an old confirmation renews no lease",
         why="an isolated coordinator keeps its members past the sessions of its successor",
-        module="raftlog/server/rounds.py",
+        module="raftlog/server/scheduling.py",
         function="Rounds.ask",
         change=replace("compare _answered", "self._answered"),
         tests=(
@@ -88,7 +88,7 @@ RESPONSES: Final = [
             "a member that only reaches a deposed coordinator continues while another has "
             "its assignment"
         ),
-        module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
+        module="raftlog/server/groups/shard.py",
         function="HeartbeatAnswer._confirm",
         change=replace("call ask", "self._reassure(None)"),
         tests=(
@@ -98,7 +98,7 @@ RESPONSES: Final = [
     Guard(
         name="only members receive an unchanged assignment",
         why="a removed member continues, or one joins in what is never committed",
-        module="raftlog/server/consumer_groups/heartbeat_keepalive.py",
+        module="raftlog/server/groups/shard.py",
         function="HeartbeatKeepalive.last",
         change=drop("not member_epoch", "not _may_repeat"),
         tests=(
@@ -109,7 +109,7 @@ RESPONSES: Final = [
     Guard(
         name="a former leader sends no assignment",
         why="commits at later offsets are another leader's decision",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._resolve",
         change=value("if is_over", "self._closed"),
         tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
@@ -117,7 +117,7 @@ RESPONSES: Final = [
     Guard(
         name="an uncommitted write has an unknown outcome",
         why=("a commit that was applied is reported as failed, and sent again over a newer one"),
-        module="raftlog/server/consumer_groups/pending_responses.py",
+        module="raftlog/server/groups/shard.py",
         function="PendingResponses._failure",
         change=drop("if is_appended"),
         tests=(
@@ -130,7 +130,7 @@ RESPONSES: Final = [
     Guard(
         name="requests to an isolated leader time out",
         why="a client waits until the network works again",
-        module="raftlog/server/consumer_groups/pending_responses.py",
+        module="raftlog/server/groups/shard.py",
         function="PendingResponses._lose_patience",
         change=replace("call ask", "pass"),
         tests=(
@@ -149,7 +149,7 @@ STATE: Final = [
             "the state contains what no log has: members receive it, and it is lost after a "
             "failover"
         ),
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._carry_out",
         change=drop("call _begin_anew"),
         tests=(
@@ -160,7 +160,7 @@ STATE: Final = [
     Guard(
         name="a state that an error left incomplete is discarded",
         why="the coordinator continues with a state that is not in the log",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard._operate",
         change=drop("call _begin_anew"),
         tests=(f"{SHARDS}::test_a_mistake_of_ours_is_forgotten_too",),
@@ -168,7 +168,7 @@ STATE: Final = [
     Guard(
         name="a new coordinator reads up to the end of its log",
         why="what an earlier leader acknowledged is missing: offsets decrease",
-        module="raftlog/server/consumer_groups/loading.py",
+        module="raftlog/server/groups/shard.py",
         function="load",
         change=both(
             replace("await committed", "_.value.args[1] = _.value.args[0].high_watermark"),
@@ -182,7 +182,7 @@ STATE: Final = [
     Guard(
         name="a state is of one leader epoch",
         why="another leader has decided what this state does not have",
-        module="raftlog/server/consumer_groups/active_shard.py",
+        module="raftlog/server/groups/shard.py",
         function="ActiveShard.is_over",
         change=drop("compare epoch"),
         tests=(
@@ -193,7 +193,7 @@ STATE: Final = [
     Guard(
         name="a request's shard knows the topics that the client knows",
         why="a commit for a new topic is refused, right after this broker reported the topic",
-        module="raftlog/server/consumer_groups/coordinator.py",
+        module="raftlog/server/groups/coordinator.py",
         function="Coordinator.shard",
         change=drop("if _unnotified"),
         tests=(
@@ -206,7 +206,7 @@ STATE: Final = [
     Guard(
         name="a coordinator starts with current topics",
         why="it has older metadata than its log, and waits indefinitely",
-        module="raftlog/server/consumer_groups/coordinator.py",
+        module="raftlog/server/groups/coordinator.py",
         function="Coordinator._topics_now",
         change=drop("assign _known"),
         tests=((f"{COORDINATOR}::test_a_shard_begins_with_the_topics_of_now"),),
@@ -214,7 +214,7 @@ STATE: Final = [
     Guard(
         name="loading yields to other work",
         why="a broker that becomes a coordinator does not respond for seconds",
-        module="raftlog/server/consumer_groups/loading.py",
+        module="raftlog/server/groups/shard.py",
         function="_replay",
         change=drop("if RECORDS_PER_TURN"),
         tests=(f"{LOADING}::test_others_have_their_turn_in_between",),
@@ -235,7 +235,7 @@ STATE: Final = [
     Guard(
         name="a topic without a replication factor counts brokers that are down",
         why="it is created with fewer copies than the cluster has brokers, and keeps them",
-        module="raftlog/server/cluster/administration.py",
+        module="raftlog/server/cluster/topics.py",
         function="ClusterTopics._usual_copies",
         change=never("if ClusterNotReadyError"),
         tests=(
@@ -248,7 +248,7 @@ STATE: Final = [
     Guard(
         name="the topic of groups waits for all brokers",
         why="it is created with fewer copies than the cluster could have, and keeps them",
-        module="raftlog/server/consumer_groups/lookup.py",
+        module="raftlog/server/groups/coordinator.py",
         function="Lookup._possible_copies",
         change=never("if ClusterNotReadyError"),
         tests=(
@@ -264,7 +264,7 @@ INTERNAL: Final = [
     Guard(
         name="clients do not write to internal topics",
         why="a client's record is read as the state of a consumer group",
-        module="raftlog/server/handlers/produce.py",
+        module="raftlog/server/apis/produce.py",
         function="_Produce.append",
         change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_write_it",),
@@ -272,7 +272,7 @@ INTERNAL: Final = [
     Guard(
         name="clients do not delete internal topics",
         why="one command deletes all groups and their committed offsets",
-        module="raftlog/server/requests/topics.py",
+        module="raftlog/server/apis/topics.py",
         function="delete_topic",
         change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[delete]",),
@@ -280,7 +280,7 @@ INTERNAL: Final = [
     Guard(
         name="clients do not extend internal topics",
         why="groups are searched in other partitions than those that store them",
-        module="raftlog/server/requests/topics.py",
+        module="raftlog/server/apis/topics.py",
         function="extend_topic",
         change=drop("call check_not_internal"),
         tests=(f"{INTERNAL_WIRE}::test_clients_do_not_change_it[extend]",),

@@ -239,7 +239,7 @@ COMMITTED: Final = [
     Guard(
         name="the loss that an operator accepts is of older epochs",
         why="records that were committed after an unclean election are discarded",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="may_lose_committed",
         change=swap("compare", "<="),
         tests=(

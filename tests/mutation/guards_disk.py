@@ -235,7 +235,7 @@ SYNCS: Final = [
     Guard(
         name="only disk-full errors are not fatal",
         why="a failed disk is treated as a full one, and is used again",
-        module="raftlog/storage/faults.py",
+        module="raftlog/storage/state_files.py",
         function="storage_error",
         change=value("if NO_ROOM", "_.left != 0"),
         tests=(
@@ -426,7 +426,7 @@ STATE_FILES: Final = [
     Guard(
         name="a shared sync began after the creation of the name",
         why="a directory that was created during the sync is removed by a power failure",
-        module="raftlog/storage/name_syncs.py",
+        module="raftlog/storage/state_files.py",
         function="NameSyncs.sync",
         change=value("assign _synced", "self._created"),
         tests=(
@@ -439,7 +439,7 @@ STATE_FILES: Final = [
     Guard(
         name="a shared sync is of the same directory",
         why="the directory of a partition of another topic is removed by a power failure",
-        module="raftlog/storage/name_syncs.py",
+        module="raftlog/storage/state_files.py",
         function="NameSyncs.sync",
         change=replace("call get", "max(self._synced.values(), default=0)"),
         tests=("tests/storage/test_name_syncs.py::test_a_sync_does_not_cover_another_directory",),
@@ -471,7 +471,7 @@ STATE_FILES: Final = [
     Guard(
         name="state file is replaced durably",
         why="a power failure reverts a topic, an identity or an epoch",
-        module="raftlog/storage/state_file.py",
+        module="raftlog/storage/state_files.py",
         function="write",
         change=replace(
             "call write_atomic",
@@ -484,7 +484,7 @@ STATE_FILES: Final = [
     Guard(
         name="state file's CRC",
         why="a corrupt state file is used",
-        module="raftlog/storage/state_file.py",
+        module="raftlog/storage/state_files.py",
         function="decode",
         change=value("if _sealed", "len(_.left) <= _TEXT_POSITION"),
         tests=(f"{STATE_FILE}::test_no_damaged_byte_goes_unnoticed",),
@@ -492,7 +492,7 @@ STATE_FILES: Final = [
     Guard(
         name="clean mark is removed durably",
         why="after a power failure a directory that was in use counts as clean",
-        module="raftlog/storage/clean_mark.py",
+        module="raftlog/storage/state_files.py",
         function="take",
         change=drop("call sync_dir"),
         tests=(f"{CLEAN_MARK}::test_a_clean_stop_is_remembered_for_one_start",),
@@ -500,7 +500,7 @@ STATE_FILES: Final = [
     Guard(
         name="clean mark is of this directory",
         why="a mark that was copied from elsewhere counts",
-        module="raftlog/storage/clean_mark.py",
+        module="raftlog/storage/state_files.py",
         function="take",
         change=value("return 'directory_id'", "_.left is not None"),
         tests=(f"{CLEAN_MARK}::test_a_damaged_mark_or_one_of_another_directory_is_none",),
@@ -518,7 +518,7 @@ STATE_FILES: Final = [
     Guard(
         name="directory of another broker is rejected",
         why="a broker serves the records and votes of another one",
-        module="raftlog/storage/identity.py",
+        module="raftlog/storage/state_files.py",
         function="IdentityFile.take",
         change=never("compare broker_id"),
         tests=("tests/storage/test_store.py::test_the_directory_of_another_is_refused",),
@@ -526,7 +526,7 @@ STATE_FILES: Final = [
     Guard(
         name="directory of another cluster is rejected",
         why="a replaced disk adds the records of another cluster",
-        module="raftlog/storage/identity.py",
+        module="raftlog/storage/state_files.py",
         function="IdentityFile.adopt",
         change=never("if CLUSTER_UNKNOWN"),
         tests=(
@@ -552,7 +552,7 @@ STATE_FILES: Final = [
     Guard(
         name="a replica's torn write is not truncated without its group",
         why="a flipped bit in acknowledged records counts as a torn write, and is truncated",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="recover",
         change=always("if _cut"),
         tests=(
@@ -604,7 +604,7 @@ STATE_FILES: Final = [
     Guard(
         name="a restored copy with a record is kept",
         why="an older catalog makes a broker quarantine copies that are counted",
-        module="raftlog/storage/topic_logs.py",
+        module="raftlog/storage/store.py",
         function="TopicLogs._quarantine_stray",
         change=replace("compare known", "False"),
         tests=(f"{HOSTING}::test_a_copy_that_an_older_catalog_lacks_is_kept",),
@@ -630,7 +630,7 @@ STATE_FILES: Final = [
     Guard(
         name="a full disk can be freed by the deletion of a topic",
         why="the ways out that the manual names are refused",
-        module="raftlog/storage/state_file.py",
+        module="raftlog/storage/state_files.py",
         function="Spare.write",
         change=drop("call rename"),
         tests=(f"{_CATALOG}::test_a_full_disk_leaves_room_for_the_changes_that_free_it",),

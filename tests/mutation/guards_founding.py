@@ -7,8 +7,8 @@ from typing import Final
 from tests.mutation.change import always, argument, calls, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
-_FOUNDING: Final = "raftlog/server/cluster/founding.py"
-_RECOVERY: Final = "raftlog/replication/recovery.py"
+_FOUNDING: Final = "raftlog/server/cluster/membership.py"
+_RECOVERY: Final = "raftlog/replication/election.py"
 _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
 _PLANS: Final = "tests/replication/test_recovery.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
@@ -54,7 +54,7 @@ GUARDS: Final = [
     Guard(
         name="a broker's own state is checked again when the link is established",
         why="a broker counts as one without a cluster although it has joined one",
-        module="raftlog/server/peers/peering.py",
+        module="raftlog/server/peers/links.py",
         function="Peering.admit",
         change=value("if BrokerUnavailableError", "_.left.broker_id != _.comparators[0].broker_id"),
         tests=(
@@ -67,7 +67,7 @@ GUARDS: Final = [
     Guard(
         name="brokers with other voters do not work together",
         why="a broker with a wrong list becomes a separate cluster",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="check_cluster",
         change=swap("compare voters", ">"),
         tests=("tests/protocol/test_peer_auth.py::test_another_list_of_voters_is_another_cluster",),
@@ -210,7 +210,7 @@ GUARDS: Final = [
     Guard(
         name="states of another history are ignored",
         why="metadata of a recovery that the cluster refused hides all later states",
-        module="raftlog/server/cluster/state_broadcast.py",
+        module="raftlog/server/cluster/elections.py",
         function="StateBroadcast.receive",
         change=never("if _recovery"),
         tests=(f"{_BROADCAST}::test_states_of_another_history_are_ignored",),

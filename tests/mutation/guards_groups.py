@@ -43,7 +43,7 @@ GENERATIONS: Final = [
     Guard(
         name="a truncated seal has no effect",
         why="a leader rejects commands for a seal that was never committed",
-        module="raftlog/consensus/raft_log.py",
+        module="raftlog/consensus/journal.py",
         function="RaftLog._cut",
         change=never("compare seal_index #2/2"),
         tests=(
@@ -101,7 +101,7 @@ GENERATIONS: Final = [
     Guard(
         name="only the broker that received a command reports its position",
         why="a faulty peer ends another broker's command",
-        module="raftlog/consensus/proposals.py",
+        module="raftlog/consensus/hosted_group.py",
         function="Proposals.answered",
         change=drop("if forwarded_to #2/2"),
         tests=(f"{PROPOSALS}::test_only_the_leader_that_was_asked_answers_once",),
@@ -117,7 +117,7 @@ GENERATIONS: Final = [
     Guard(
         name="a forwarded command is unknown once the leader changed",
         why="its client waits indefinitely, or receives that it was not proposed",
-        module="raftlog/consensus/proposals.py",
+        module="raftlog/consensus/hosted_group.py",
         function="Proposals.leader_is",
         change=calls("call Unknown", "NotProposed"),
         tests=(f"{PROPOSALS}::test_what_was_forwarded_to_another_leader_is_unknown",),
@@ -125,7 +125,7 @@ GENERATIONS: Final = [
     Guard(
         name="a command that timed out is unknown",
         why="a client repeats what was applied",
-        module="raftlog/consensus/proposals.py",
+        module="raftlog/consensus/hosted_group.py",
         function="Proposals.expire",
         change=argument("call _end Unknown", 1, "NotProposed('not committed in time')"),
         tests=(f"{PROPOSALS}::test_what_waited_too_long_had_no_effect_and_what_was_sent_may_have",),
@@ -136,7 +136,7 @@ LINKS: Final = [
     Guard(
         name="envelopes of another boot or directory",
         why="messages of an older incarnation of a peer count",
-        module="raftlog/consensus/peer_transport.py",
+        module="raftlog/consensus/transport.py",
         function="Link.admits",
         change=drop("compare boot"),
         tests=(f"{PEER_TRANSPORT}::test_a_peer_that_started_again_begins_anew",),
@@ -144,7 +144,7 @@ LINKS: Final = [
     Guard(
         name="envelopes while the link is down",
         why="a message of a connection that ended counts",
-        module="raftlog/consensus/peer_transport.py",
+        module="raftlog/consensus/transport.py",
         function="Link.admits",
         change=drop("not is_up"),
         tests=(f"{PEER_TRANSPORT}::test_nothing_is_admitted_while_the_link_is_down",),
@@ -152,7 +152,7 @@ LINKS: Final = [
     Guard(
         name="repeated and late envelopes",
         why="an old acknowledgement or vote counts again (hazard 3)",
-        module="raftlog/consensus/peer_transport.py",
+        module="raftlog/consensus/transport.py",
         function="Link.admits",
         change=replace("compare sequence", "_.comparators[0] <= _.comparators[1]"),
         tests=(f"{PEER_TRANSPORT}::test_a_duplicate_and_one_that_was_overtaken_are_not_admitted",),
@@ -160,7 +160,7 @@ LINKS: Final = [
     Guard(
         name="envelopes of a superseded connection",
         why="messages of an older connection count after newer ones (hazard 5)",
-        module="raftlog/consensus/peer_transport.py",
+        module="raftlog/consensus/transport.py",
         function="Link.admits",
         change=replace("compare SEQUENCE_JUMP_MAX link", "_.comparators[0] <= _.comparators[1]"),
         tests=(f"{PEER_TRANSPORT}::test_late_bytes_of_a_session_that_ended_are_not_admitted",),
@@ -168,7 +168,7 @@ LINKS: Final = [
     Guard(
         name="each connection is a new session",
         why="a peer accepts messages of an older connection",
-        module="raftlog/consensus/peer_transport.py",
+        module="raftlog/consensus/transport.py",
         function="Link.up",
         change=replace("assign _number", "self._number = 1"),
         tests=(f"{PEER_TRANSPORT}::test_envelopes_carry_session_and_sequence",),
@@ -200,7 +200,7 @@ LINKS: Final = [
     Guard(
         name="messages are checked completely",
         why="an invalid field stops the broker, or is counted",
-        module="raftlog/consensus/envelope.py",
+        module="raftlog/consensus/transport.py",
         function="decode",
         change=value("if is_message", "type(_.operand.args[0]) is not list"),
         tests=(

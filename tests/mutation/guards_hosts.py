@@ -48,7 +48,7 @@ HOSTS: Final = [
     Guard(
         name="acks=all waits for the commit",
         why="a record is acknowledged that a failover loses",
-        module="raftlog/server/requests/append.py",
+        module="raftlog/server/apis/produce.py",
         function="append",
         change=replace("call when_committed", "_.args[1](None)"),
         tests=(f"{PRODUCE}::test_batches_get_consecutive_offsets",),
@@ -56,7 +56,7 @@ HOSTS: Final = [
     Guard(
         name="acks=1 waits for the disk",
         why="a record is acknowledged that a power failure loses",
-        module="raftlog/server/requests/append.py",
+        module="raftlog/server/apis/produce.py",
         function="append",
         change=replace("call when_on_disk", "_.args[1](None)"),
         tests=(f"{PRODUCE}::test_acknowledgement_waits_for_the_disk",),
@@ -72,7 +72,7 @@ HOSTS: Final = [
     Guard(
         name="waiters complete only up to the committed offset",
         why="every waiting producer is acknowledged with the first one",
-        module="raftlog/server/offset_waiters.py",
+        module="raftlog/server/scheduling.py",
         function="OffsetWaiters.reached",
         change=drop("compare 0"),
         tests=(
@@ -137,7 +137,7 @@ HOSTS: Final = [
     Guard(
         name="clients of an older epoch are fenced",
         why="a client that knows an old leader continues to read (KIP-320)",
-        module="raftlog/server/fencing.py",
+        module="raftlog/server/partition.py",
         function="check_epoch",
         change=never("if FencedLeaderEpochError"),
         tests=(
@@ -147,7 +147,7 @@ HOSTS: Final = [
     Guard(
         name="clients of any other epoch are rejected",
         why="a client that knows a newer leader receives a response of the old one (S04)",
-        module="raftlog/server/fencing.py",
+        module="raftlog/server/partition.py",
         function="check_epoch",
         change=always("if 1"),
         tests=(
@@ -157,7 +157,7 @@ HOSTS: Final = [
     Guard(
         name="a producer of another epoch",
         why=("the old leader accepts records of a producer that knows a newer leader (KIP-320)"),
-        module="raftlog/server/handlers/produce.py",
+        module="raftlog/server/apis/produce.py",
         function="_Produce.append",
         change=drop("call check_epoch"),
         tests=(
@@ -178,7 +178,7 @@ HOSTS: Final = [
     Guard(
         name="a consumer of another epoch",
         why=("a consumer that knows a newer leader continues to read from the old one (KIP-320)"),
-        module="raftlog/server/requests/read.py",
+        module="raftlog/server/apis/fetch.py",
         function="Read.begin",
         change=drop("call check_epoch"),
         tests=(f"{GUARDS_EPOCHS}::test_a_consumer_that_knows_a_newer_leader_is_given_nothing",),
@@ -186,7 +186,7 @@ HOSTS: Final = [
     Guard(
         name="an offset request of another epoch",
         why="a consumer that knows a newer leader receives the old one's end (S04)",
-        module="raftlog/server/requests/lookup.py",
+        module="raftlog/server/apis/offsets.py",
         function="look_up",
         change=drop("call check_epoch"),
         tests=(f"{GUARDS_EPOCHS}::test_a_consumer_that_knows_a_newer_leader_is_told_no_offset",),
@@ -212,7 +212,7 @@ HOSTS: Final = [
         why=(
             "after a failover ends decrease (P3), and committed records are not found by their time"
         ),
-        module="raftlog/server/requests/lookup.py",
+        module="raftlog/server/apis/offsets.py",
         function="look_up",
         change=never("if is_ready"),
         tests=(f"{GUARDS_HOSTS}::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed",),
@@ -220,7 +220,7 @@ HOSTS: Final = [
     Guard(
         name="only the leader reports offsets",
         why="a replica that lags reports an old end",
-        module="raftlog/server/requests/lookup.py",
+        module="raftlog/server/apis/offsets.py",
         function="look_up",
         change=drop("call check_leading"),
         tests=(f"{GUARDS_HOSTS}::test_a_follower_tells_no_end",),
@@ -228,7 +228,7 @@ HOSTS: Final = [
     Guard(
         name="an offset is confirmed before it is reported",
         why="an isolated leader reports an end that its successor has passed (P3)",
-        module="raftlog/server/requests/lookup.py",
+        module="raftlog/server/apis/offsets.py",
         function="look_up",
         change=never("if cluster"),
         tests=(f"{GUARDS_HOSTS}::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed",),
@@ -312,7 +312,7 @@ CONFIRMING: Final = [
     Guard(
         name="a leader is confirmed by all of the ISR",
         why="a follower of another leader is not queried",
-        module="raftlog/server/cluster/leadership_check.py",
+        module="raftlog/server/cluster/fetch_session.py",
         function="_Check.on_fetch",
         change=value("if _end", "self._missing is not None"),
         tests=((f"{LEADERSHIP_CHECK}::test_all_the_others_have_to_be_heard"),),
@@ -320,7 +320,7 @@ CONFIRMING: Final = [
     Guard(
         name="a leader is confirmed by all of the ELR",
         why=("a member of the ELR may have been elected: ends decrease, partitions get two owners"),
-        module="raftlog/server/cluster/leadership_check.py",
+        module="raftlog/server/cluster/fetch_session.py",
         function="LeadershipCheck.confirm",
         change=value("assign keys", "_.left"),
         tests=(f"{LEADERSHIP_CHECK}::test_a_member_of_the_elr_has_to_be_heard_too",),
@@ -328,7 +328,7 @@ CONFIRMING: Final = [
     Guard(
         name="a group confirms its leader",
         why="a command is applied although another leader was elected before it",
-        module="raftlog/server/cluster/leadership_check.py",
+        module="raftlog/server/cluster/fetch_session.py",
         function="LeadershipCheck._ask_group.applied",
         change=replace("compare _broker_id", "_.left.elts[0] is None"),
         tests=(
@@ -338,7 +338,7 @@ CONFIRMING: Final = [
     Guard(
         name="a confirmation is of this epoch",
         why="a follower that copies in another epoch confirms an old leader",
-        module="raftlog/server/cluster/leadership_check.py",
+        module="raftlog/server/cluster/fetch_session.py",
         function="_Check.on_fetch",
         change=always("if _epoch"),
         tests=(f"{LEADERSHIP_CHECK}::test_who_follows_in_another_epoch_confirms_nothing",),
@@ -346,7 +346,7 @@ CONFIRMING: Final = [
     Guard(
         name="a confirmation ends when the leader steps down",
         why="a former leader reports an end",
-        module="raftlog/server/cluster/leadership_check.py",
+        module="raftlog/server/cluster/fetch_session.py",
         function="_Check._end",
         change=never("or _epoch"),
         tests=(f"{LEADERSHIP_CHECK}::test_a_leader_that_is_one_no_more_says_so",),
@@ -373,7 +373,7 @@ FINDING_DAMAGE: Final = [
             "corrupt bytes are sent to consumers indefinitely, although other brokers have "
             "valid ones"
         ),
-        module="raftlog/server/requests/read.py",
+        module="raftlog/server/apis/fetch.py",
         function="Read._read_batches",
         change=never("if doubtful"),
         tests=(
@@ -399,7 +399,7 @@ FINDING_DAMAGE: Final = [
     Guard(
         name="a scrub finds corruption",
         why="an unread copy decays until the valid ones are lost",
-        module="raftlog/server/scrubber.py",
+        module="raftlog/server/maintenance.py",
         function="Scrubber._verify_next",
         change=value("assign _verifier", "_.args[1].value.end_offset"),
         tests=(
@@ -439,7 +439,7 @@ WATERMARKS: Final = [
     Guard(
         name="internal topics may use the last disk space",
         why="groups commit no offsets while producers are refused",
-        module="raftlog/server/disk_space.py",
+        module="raftlog/server/disks.py",
         function="DiskSpace._check",
         change=drop("operand is_internal_topic"),
         tests=(f"{SPACE}::test_producers_are_refused_first_and_internal_topics_never",),

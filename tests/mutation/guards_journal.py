@@ -155,7 +155,7 @@ JOURNAL: Final = [
     Guard(
         name="CRC of a journal block",
         why="a corrupt vote is used (hazard 10)",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="_read_block",
         change=value("if crc32c", "len(_.left.args[0]) < _.comparators[0].value.length"),
         tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
@@ -163,7 +163,7 @@ JOURNAL: Final = [
     Guard(
         name="CRC of a journal block's header",
         why="a corrupt length counts as a torn block",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="decode_header",
         change=replace("compare _encode_header", "_.left[:2] == _HEAD"),
         tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
@@ -171,7 +171,7 @@ JOURNAL: Final = [
     Guard(
         name="sequence of journal blocks",
         why="a missing or repeated block goes unnoticed",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="_read_block",
         change=never("compare sequence"),
         tests=(f"{JOURNAL_FILE}::test_a_block_that_is_missing_or_there_twice_is_damage",),
@@ -179,7 +179,7 @@ JOURNAL: Final = [
     Guard(
         name="only the last journal block is torn",
         why="a corrupt block in the middle is truncated, with all votes after it",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="_read_block",
         change=value("assign length #2/3", "True"),
         tests=(
@@ -192,7 +192,7 @@ JOURNAL: Final = [
     Guard(
         name="a complete last block with a wrong CRC is corruption",
         why="a voter loses a vote whose bytes are corrupt, and votes again",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="_read_block",
         change=drop("compare _blank_sectors"),
         tests=(f"{JOURNAL_FILE}::test_no_flipped_bit_goes_unnoticed",),
@@ -200,7 +200,7 @@ JOURNAL: Final = [
     Guard(
         name="a corrupt header before other blocks is corruption",
         why="synced blocks are truncated as torn",
-        module="raftlog/consensus/journal_file.py",
+        module="raftlog/consensus/journal.py",
         function="_torn_header",
         change=never("if sequence"),
         tests=(f"{JOURNAL_FILE}::test_a_blank_sector_before_a_good_block_is_damage",),
@@ -208,7 +208,7 @@ JOURNAL: Final = [
     Guard(
         name="a generation removes the votes of the previous one",
         why="a vote of another generation counts in this one",
-        module="raftlog/consensus/raft_journal.py",
+        module="raftlog/consensus/journal.py",
         function="RaftJournal.apply",
         change=replace("assign _entries", "self._entries = []"),
         tests=(f"{RAFT_JOURNAL}::test_a_generation_begins_with_nothing_of_the_one_before",),
@@ -216,7 +216,7 @@ JOURNAL: Final = [
     Guard(
         name="generations only increase",
         why="a broker returns to voters that have continued without it",
-        module="raftlog/consensus/raft_journal.py",
+        module="raftlog/consensus/journal.py",
         function="RaftJournal.begin_generation",
         change=drop("assert generation"),
         tests=(f"{RAFT_JOURNAL}::test_a_generation_never_comes_back",),
@@ -224,7 +224,7 @@ JOURNAL: Final = [
     Guard(
         name="a vote is never changed",
         why="one voter votes for two candidates in one term",
-        module="raftlog/consensus/raft_journal.py",
+        module="raftlog/consensus/journal.py",
         function="RaftJournal.setCurrentTerm",
         change=drop("assert _term"),
         tests=(f"{RAFT_JOURNAL}::test_a_vote_is_given_once_in_a_term_and_terms_only_grow",),
@@ -232,7 +232,7 @@ JOURNAL: Final = [
     Guard(
         name="entries are journaled in order",
         why="a log has a gap that no restart can explain",
-        module="raftlog/consensus/raft_journal.py",
+        module="raftlog/consensus/journal.py",
         function="RaftJournal.add",
         change=drop("assert 1"),
         tests=(f"{RAFT_JOURNAL}::test_an_entry_comes_next_or_not_at_all",),

@@ -242,7 +242,7 @@ GUARDS: Final = [
     Guard(
         name="rows do not come by raftlog's own produce",
         why="the event loop of a broker stops for each record of a large batch",
-        module="raftlog/server/handlers/produce.py",
+        module="raftlog/server/apis/produce.py",
         function="_check_layout",
         change=never("if KAFKA_ROWS"),
         tests=("tests/server/test_kafka_batches.py::test_a_raftlog_client_cannot_send_rows",),

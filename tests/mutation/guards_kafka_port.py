@@ -31,7 +31,7 @@ GUARDS: Final = [
     Guard(
         name="a Kafka request has a limited length",
         why="a client that claims 2 GiB makes the broker wait and hold what arrives",
-        module="raftlog/kafka/frame.py",
+        module="raftlog/kafka/codec.py",
         function="FrameReader._length",
         change=never("if _bytes_max"),
         tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
@@ -39,7 +39,7 @@ GUARDS: Final = [
     Guard(
         name="a Kafka request without records has a lower limit",
         why="its parsed values take many times its length in memory",
-        module="raftlog/kafka/frame.py",
+        module="raftlog/kafka/codec.py",
         function="FrameReader._length",
         change=never("if PRODUCE"),
         tests=(f"{_CONNECTION}::test_bad_input_ends_the_connection",),
@@ -55,7 +55,7 @@ GUARDS: Final = [
     Guard(
         name="a Kafka produce request has a limited size uncompressed",
         why="600 KB of zstd take the threads of the broker for 40 s: other producers wait",
-        module="raftlog/server/kafka/handlers/produce.py",
+        module="raftlog/server/kafka/produce.py",
         function="_Produce._accepted",
         change=never("if _uncompressed_left"),
         tests=(f"{_PRODUCE}::test_a_request_has_a_limit_of_uncompressed_bytes",),
@@ -63,7 +63,7 @@ GUARDS: Final = [
     Guard(
         name="Kafka batches behind a refused one are out of order",
         why="a broker that does not know the producer stores them, and the refused one never",
-        module="raftlog/server/kafka/handlers/produce.py",
+        module="raftlog/server/kafka/produce.py",
         function="_Produce.append",
         change=drop("call _check_order"),
         tests=(f"{_PRODUCE}::test_batches_behind_a_refused_one_are_out_of_order",),
@@ -71,7 +71,7 @@ GUARDS: Final = [
     Guard(
         name="the refused Kafka batch itself is not out of order",
         why="a producer that sends it again can never continue",
-        module="raftlog/server/kafka/handlers/produce.py",
+        module="raftlog/server/kafka/produce.py",
         function="_Produce._check_order",
         change=always("compare >"),
         tests=(f"{_PRODUCE}::test_batches_behind_a_refused_one_are_out_of_order",),
@@ -92,7 +92,7 @@ GUARDS: Final = [
     Guard(
         name="Metadata has each topic once",
         why="a request of 120 KB for one large topic takes 6.5 GB of memory",
-        module="raftlog/server/kafka/handlers/cluster.py",
+        module="raftlog/server/kafka/metadata.py",
         function="_describe",
         change=replace("call values", "message.topics"),
         tests=("tests/server/kafka/handlers/test_cluster.py::test_metadata_has_a_topic_once",),
@@ -100,7 +100,7 @@ GUARDS: Final = [
     Guard(
         name="OffsetFetch has each group once",
         why="a request of 20 KB for one large group takes gigabytes of memory",
-        module="raftlog/server/kafka/handlers/group_offsets.py",
+        module="raftlog/server/kafka/group_offsets.py",
         function="handle_fetch",
         change=drop("call check_once"),
         tests=(_OFFSETS_ONCE,),
@@ -108,7 +108,7 @@ GUARDS: Final = [
     Guard(
         name="OffsetFetch has a limited number of partitions over all groups",
         why="a request of 8 MB has 2 million partitions, as many as 200 requests",
-        module="raftlog/server/kafka/handlers/group_offsets.py",
+        module="raftlog/server/kafka/group_offsets.py",
         function="handle_fetch",
         change=drop("call check_partitions"),
         tests=(_OFFSETS_ONCE,),
@@ -116,7 +116,7 @@ GUARDS: Final = [
     Guard(
         name="DescribeGroups has each group once",
         why="a request of 10 KB for one large group takes gigabytes of memory",
-        module="raftlog/server/kafka/handlers/group_admin.py",
+        module="raftlog/server/kafka/groups.py",
         function="handle_describe",
         change=drop("call check_once"),
         tests=(f"{_GROUP_ADMIN}::test_a_group_is_described_once",),
@@ -124,7 +124,7 @@ GUARDS: Final = [
     Guard(
         name="ConsumerGroupDescribe has each group once",
         why="a request of 10 KB for one large group takes gigabytes of memory",
-        module="raftlog/server/kafka/handlers/consumer_protocol.py",
+        module="raftlog/server/kafka/consumer_protocol.py",
         function="handle_describe",
         change=drop("call check_once"),
         tests=(f"{_GROUP_ADMIN}::test_a_group_is_described_once",),
@@ -140,7 +140,7 @@ GUARDS: Final = [
     Guard(
         name="Kafka clients do not write to internal topics",
         why="a client's record is read as the state of a consumer group",
-        module="raftlog/server/kafka/handlers/produce.py",
+        module="raftlog/server/kafka/produce.py",
         function="_Produce.append",
         change=drop("call check_not_internal"),
         tests=(f"{_PRODUCE}::test_codes_of_partitions_that_are_refused",),
@@ -148,7 +148,7 @@ GUARDS: Final = [
     Guard(
         name="a compacted topic accepts only Kafka records with keys",
         why="records that no record can replace fill it",
-        module="raftlog/server/kafka/handlers/produce.py",
+        module="raftlog/server/kafka/produce.py",
         function="_accepted",
         change=drop("keyword is_compacted"),
         tests=(f"{_PRODUCE}::test_records_without_keys_of_a_compacted_topic",),
@@ -156,7 +156,7 @@ GUARDS: Final = [
     Guard(
         name="corrupt batches are not sent to Kafka clients",
         why="librdkafka does not check the CRC by default",
-        module="raftlog/server/kafka/handlers/fetch.py",
+        module="raftlog/server/kafka/fetch.py",
         function="_rows",
         change=replace("call split_checked", "split_checked.__globals__['_split'](chunk)"),
         tests=(f"{_FETCH}::test_corrupt_records_are_not_sent",),
@@ -164,7 +164,7 @@ GUARDS: Final = [
     Guard(
         name="a regular expression matches only topics that the client may describe",
         why="a member learns the names of topics, and is assigned partitions that it may not read",
-        module="raftlog/server/kafka/patterns.py",
+        module="raftlog/server/kafka/consumer_protocol.py",
         function="matching",
         change=replace("call is_visible", "True"),
         tests=(f"{_PATTERNS}::test_whole_names_match_that_the_client_may_see",),
@@ -172,7 +172,7 @@ GUARDS: Final = [
     Guard(
         name="a regular expression has a limited length",
         why="the compilation of one expression holds the loop of the coordinator",
-        module="raftlog/server/kafka/patterns.py",
+        module="raftlog/server/kafka/consumer_protocol.py",
         function="matching",
         change=never("if SUBSCRIPTION_PATTERN_CHARS_MAX"),
         tests=(f"{_PATTERNS}::test_the_length_is_limited",),
@@ -180,7 +180,7 @@ GUARDS: Final = [
     Guard(
         name="records are deleted below an offset of 0 or more",
         why="an offset that a program has forgotten deletes all records of a partition",
-        module="raftlog/server/requests/deletion.py",
+        module="raftlog/server/apis/topics.py",
         function="_before",
         change=never("if TO_HIGH_WATERMARK"),
         tests=(f"{_TOPICS}::test_records_are_deleted",),
@@ -188,7 +188,7 @@ GUARDS: Final = [
     Guard(
         name="Kafka clients delete no records of a topic that is only compacted",
         why="the last record of each key is lost",
-        module="raftlog/server/kafka/handlers/topics.py",
+        module="raftlog/server/kafka/topics.py",
         function="_check_policy",
         change=never("if is_deleted_by_age"),
         tests=(f"{_TOPICS}::test_records_are_deleted",),

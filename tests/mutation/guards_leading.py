@@ -18,7 +18,7 @@ LEADING: Final = [
     Guard(
         name="an offset beyond a leader's end is out of range once it is known to lead",
         why="a deposed leader makes a consumer that has read more reset its position",
-        module="raftlog/server/requests/read.py",
+        module="raftlog/server/apis/fetch.py",
         function="Read._is_beyond_the_end",
         change=value("return log_end_offset", "False"),
         tests=(f"{CUT_OFF_LEADERS}::test_a_leader_alone_in_sync_that_is_cut_off_names_no_end",),
@@ -26,7 +26,7 @@ LEADING: Final = [
     Guard(
         name="an offset beyond a corrupt copy's end is not out of range",
         why="a consumer that has read more resets its position",
-        module="raftlog/server/requests/read.py",
+        module="raftlog/server/apis/fetch.py",
         function="Read._is_beyond_the_end",
         change=replace("or _request", "_.values[0]"),
         tests=(f"{CUT_OFF_LEADERS}::test_a_damaged_copy_names_no_end",),
@@ -230,7 +230,7 @@ LEADING: Final = [
     Guard(
         name="the leader knows the incarnation of its followers",
         why="a copy joins whose files vanished before its broker restarted",
-        module="raftlog/server/cluster/liveness.py",
+        module="raftlog/server/cluster/membership.py",
         function="Liveness.boot_of",
         change=value("return boot", "None"),
         tests=(
@@ -345,7 +345,7 @@ PARTING: Final = [
     Guard(
         name="a leader finds where logs part",
         why="a follower keeps records that the leader does not have (S02)",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=never("if Diverged"),
         tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
@@ -353,7 +353,7 @@ PARTING: Final = [
     Guard(
         name="an epoch that the leader does not know",
         why="a follower of an epoch without the leader's records continues (S03, KIP-279)",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=value("if Diverged", "_.values[1]"),
         tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
@@ -361,7 +361,7 @@ PARTING: Final = [
     Guard(
         name="an epoch that ended earlier at the leader",
         why="a follower keeps a tail that was never committed (S01, KIP-101)",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=value("if Diverged", "_.values[0]"),
         tests=(f"{FOLLOWING}::test_another_log_diverges_at_the_end_of_the_largest_common_epoch",),
@@ -369,7 +369,7 @@ PARTING: Final = [
     Guard(
         name="a follower below the leader's start restarts from an empty log",
         why="it has a gap, or repeats its request indefinitely",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=never("if OutOfRange #1/3"),
         tests=(f"{FOLLOWING}::test_a_log_that_ends_below_the_leaders_start_begins_anew",),
@@ -377,7 +377,7 @@ PARTING: Final = [
     Guard(
         name="a leader without epochs reports its log start",
         why="a follower truncates its whole log (S18)",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=value("if OutOfRange or", "_.values[1].left < _.values[1].comparators[0] < 0"),
         tests=(f"{FOLLOWING}::test_a_log_with_nothing_in_common_begins_anew",),
@@ -385,7 +385,7 @@ PARTING: Final = [
     Guard(
         name="an empty log beyond the leader's end",
         why="a follower waits indefinitely beyond the end",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="divergence",
         change=value("return OutOfRange None", "None"),
         tests=(f"{FOLLOWING}::test_an_empty_log_may_begin_anywhere_in_the_leaders",),
@@ -393,7 +393,7 @@ PARTING: Final = [
     Guard(
         name="a follower truncates to the end of its own epoch",
         why="it keeps records of an epoch that only it has (S03)",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="truncation_point",
         change=value("return end_offset #2/2", "min(_.args[0], _.args[2])"),
         tests=(f"{FOLLOWING}::test_the_follower_cuts_to_the_common_part_of_both",),
@@ -401,7 +401,7 @@ PARTING: Final = [
     Guard(
         name="a follower truncates to the end of the leader's epoch",
         why="it keeps records that the leader never had",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="truncation_point",
         change=value("return end_offset #2/2", "min(_.args[1], _.args[2])"),
         tests=(f"{FOLLOWING}::test_the_follower_cuts_to_the_common_part_of_both",),
@@ -409,7 +409,7 @@ PARTING: Final = [
     Guard(
         name="a follower without a common epoch restarts from an empty log",
         why="it repeats its request indefinitely, or keeps different records",
-        module="raftlog/replication/following.py",
+        module="raftlog/replication/leadership.py",
         function="truncation_point",
         change=value("return end_offset #1/2", "_.args[0]"),
         tests=(f"{FOLLOWING}::test_a_follower_that_knows_only_larger_epochs_keeps_nothing",),

@@ -37,7 +37,7 @@ OPENING: Final = [
     Guard(
         name="CRC of what is recovered",
         why="a torn batch is served",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_Window.batch_at",
         change=value(
             "return _take", "_.args[0].args[1].value if _.args[0] else _.args[0].args[1].value"
@@ -49,7 +49,7 @@ OPENING: Final = [
     Guard(
         name="chain of what is recovered",
         why="a segment of an earlier life is served",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_scan",
         change=never("not chain"),
         tests=(
@@ -59,7 +59,7 @@ OPENING: Final = [
     Guard(
         name="epochs of what is recovered",
         why="batches of an old leader follow those of a newer one",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_scan",
         change=never("if leader_epoch"),
         tests=("tests/storage/test_damage.py::test_an_epoch_does_not_go_back",),
@@ -67,7 +67,7 @@ OPENING: Final = [
     Guard(
         name="corruption is distinguished from a torn write",
         why="acknowledged records are truncated as a torn write",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="recover",
         change=never("if durable_offset"),
         tests=("tests/storage/test_damage.py::test_a_bad_batch_below_the_durable_end_is_damage",),
@@ -75,7 +75,7 @@ OPENING: Final = [
     Guard(
         name="an index proves what was durable",
         why="with an old checkpoint, corruption under an index is truncated",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="recover",
         change=argument("call max", 1, "min(_.args[1], 0)"),
         tests=(
@@ -88,7 +88,7 @@ OPENING: Final = [
     Guard(
         name="an index fits its segment",
         why="the index of another log locates the batches",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_take_index",
         change=value("if _index_fits", "_.operand.args[1] is None"),
         tests=("tests/storage/test_rebuilding.py::test_the_index_of_another_log_is_not_believed",),
@@ -96,7 +96,7 @@ OPENING: Final = [
     Guard(
         name="a missing segment is corruption",
         why="a hole in the log is served as if it had never contained records",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_load",
         change=never("if base_offset #1/2"),
         tests=(
@@ -199,7 +199,7 @@ COPYING: Final = [
     Guard(
         name="hash chain of replicated batches",
         why="a follower continues from records that its leader does not have (S28)",
-        module="raftlog/storage/admission.py",
+        module="raftlog/storage/log.py",
         function="check_replicated",
         change=never("not verify_chain"),
         tests=(
@@ -212,7 +212,7 @@ COPYING: Final = [
     Guard(
         name="offsets of replicated batches",
         why="a follower has a gap, or two records of one offset",
-        module="raftlog/storage/admission.py",
+        module="raftlog/storage/log.py",
         function="check_replicated",
         change=never("if base_offset"),
         tests=(
@@ -222,7 +222,7 @@ COPYING: Final = [
     Guard(
         name="epochs of replicated batches",
         why="a follower accepts batches of an old leader after those of a newer one",
-        module="raftlog/storage/admission.py",
+        module="raftlog/storage/log.py",
         function="check_replicated",
         change=never("if append_timestamp"),
         tests=("tests/storage/test_replicated_append.py::test_an_epoch_that_goes_back_is_refused",),
@@ -316,7 +316,7 @@ COPYING: Final = [
     Guard(
         name="snapshots are truncated durably",
         why="a power failure restores snapshots of truncated batches",
-        module="raftlog/storage/log_files.py",
+        module="raftlog/storage/segment.py",
         function="LogFiles.cut_snapshots",
         change=drop("if _disk"),
         tests=(
@@ -582,7 +582,7 @@ COPIES: Final = [
     Guard(
         name="the durable end is recorded at an interval",
         why="it is recorded at a clean stop only",
-        module="raftlog/server/housekeeping.py",
+        module="raftlog/server/maintenance.py",
         function="Housekeeping.__init__",
         change=drop("call create_task COPIES_SAVE_MS"),
         tests=(
@@ -600,7 +600,7 @@ COPIES: Final = [
     Guard(
         name="copies are in doubt once the record of them is lost",
         why="brokers that lost their files lead before the one that did not is back",
-        module="raftlog/storage/copies.py",
+        module="raftlog/storage/checkpoint.py",
         function="Copies.is_unknown",
         change=never("not is_complete"),
         tests=(f"{_COPIES}::test_copies_are_in_doubt_once_the_record_of_them_is_lost",),
@@ -608,7 +608,7 @@ COPIES: Final = [
     Guard(
         name="a copy in doubt is not recorded",
         why="the second start after the loss of the record has no doubt",
-        module="raftlog/storage/copies.py",
+        module="raftlog/storage/checkpoint.py",
         function="Copies.record",
         change=drop("if is_unknown"),
         tests=(f"{_COPIES}::test_a_copy_in_doubt_that_is_synced_stays_in_doubt",),
@@ -640,7 +640,7 @@ COPIES: Final = [
     Guard(
         name="a broker checks the files of its logs",
         why="a copy without writes stays lost unnoticed",
-        module="raftlog/server/housekeeping.py",
+        module="raftlog/server/maintenance.py",
         function="Housekeeping.__init__",
         change=drop("call create_task PLACE_INTERVAL_MS"),
         tests=("tests/server/test_housekeeping.py::test_files_that_vanish_are_noticed",),
@@ -659,7 +659,7 @@ READING: Final = [
     Guard(
         name="a segment that cannot be opened at a start is no torn write",
         why="acknowledged records may be truncated",
-        module="raftlog/storage/recovery.py",
+        module="raftlog/storage/opening.py",
         function="_load_segment",
         change=replace("assign durable_offset", "assert _.value.args[0] >= 0"),
         tests=(f"{_COPIES}::test_the_last_segment_that_cannot_be_opened_is_not_cut",),

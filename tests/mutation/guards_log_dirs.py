@@ -8,7 +8,7 @@ from tests.mutation.change import always, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 LOG_DIRS: Final = "raftlog/storage/log_dirs.py"
-TOPIC_LOGS: Final = "raftlog/storage/topic_logs.py"
+TOPIC_LOGS: Final = "raftlog/storage/store.py"
 _STORE: Final = "tests/storage/test_log_dirs.py"
 _CLUSTER: Final = "tests/server/cluster/test_log_dirs.py"
 
@@ -120,7 +120,7 @@ AT_WORK: Final = [
     Guard(
         name="an offline replica is not replaced",
         why="its files are moved, or created on another disk, while they may return",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=never("if min_isr isr"),
         tests=("tests/server/cluster/test_damage.py::test_an_offline_copy_is_not_replaced",),
@@ -128,7 +128,7 @@ AT_WORK: Final = [
     Guard(
         name="an offline replica stays in an ISR that needs it",
         why="another copy is elected without records that are on the offline disk",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=replace("compare min_isr", "False"),
         tests=(
@@ -141,7 +141,7 @@ AT_WORK: Final = [
     Guard(
         name="no shorter copy is elected for an offline one",
         why="acknowledged records are truncated that are on a disk that may return",
-        module="raftlog/server/cluster/surveys.py",
+        module="raftlog/server/cluster/elections.py",
         function="report_of",
         change=never("if is_offline"),
         tests=(
@@ -152,7 +152,7 @@ AT_WORK: Final = [
     Guard(
         name="a recovery waits for an offline replica",
         why="an operator who accepts the loss of a disk also loses records on one that returns",
-        module="raftlog/replication/recovery.py",
+        module="raftlog/replication/election.py",
         function="plan",
         change=never("if is_offline"),
         tests=(

@@ -32,7 +32,7 @@ GUARDS: Final = [
     Guard(
         name="only the group's log changes the state of a voter",
         why="a late response to a request from before the vote changes the state of one voter only",
-        module="raftlog/server/cluster/subscription.py",
+        module="raftlog/server/cluster/membership.py",
         function="ClusterSubscription._take",
         change=never("if has_vote #1/2"),
         tests=(f"{SERVER}/test_subscription.py::test_a_broker_with_a_vote_takes_no_state",),
@@ -50,7 +50,7 @@ GUARDS: Final = [
     Guard(
         name="a majority of the next voters is connected",
         why="the cluster group has no leader after the change, and no change can repair that",
-        module="raftlog/replication/cluster_voters.py",
+        module="raftlog/replication/cluster_state.py",
         function="next_voters",
         change=drop("compare 2"),
         tests=(f"{VOTERS}::test_a_majority_of_the_next_voters_is_there",),
@@ -58,7 +58,7 @@ GUARDS: Final = [
     Guard(
         name="a broker that is fenced or leaves gets no vote",
         why="the new voter does not receive the generation, or leaves next",
-        module="raftlog/replication/cluster_voters.py",
+        module="raftlog/replication/cluster_state.py",
         function="next_voters",
         change=replace("or draining", "False"),
         tests=(f"{VOTERS}::test_a_broker_that_is_not_there_to_stay_gets_no_vote",),
@@ -74,7 +74,7 @@ GUARDS: Final = [
     Guard(
         name="brokers refuse a removed directory",
         why="a decommissioned broker that missed its removal takes part in elections",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.check",
         change=drop("call _check_state"),
         tests=(
@@ -135,7 +135,7 @@ GUARDS: Final = [
     Guard(
         name="a broker leaves when it has no vote in any group",
         why="groups lose a voter that they count on before they have replaced it",
-        module="raftlog/server/cluster/decommissioning.py",
+        module="raftlog/server/cluster/controller.py",
         function="Decommissioning._own_removal",
         change=drop("operand _members"),
         tests=(f"{SERVER}/test_decommissioning.py::test_a_broker_that_votes_does_not_leave",),
@@ -143,7 +143,7 @@ GUARDS: Final = [
     Guard(
         name="a broker creates no cluster while it knows a member of one",
         why="founders with new disks create a second cluster next to the brokers that joined",
-        module="raftlog/server/cluster/founding.py",
+        module="raftlog/server/cluster/membership.py",
         function="Founder.poll",
         change=never("if _is_known_elsewhere"),
         tests=(f"{SERVER}/test_founding.py::test_founders_that_know_a_member_create_nothing",),

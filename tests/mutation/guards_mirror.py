@@ -10,14 +10,14 @@ from tests.mutation.guard import Guard
 GROUPS: Final = "tests/mirror/test_groups.py"
 
 _TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
-_POSITIONS: Final = "raftlog/mirror/positions.py"
+_POSITIONS: Final = "raftlog/mirror/mirror.py"
 _TEST_POSITIONS: Final = "tests/mirror/test_positions.py"
-_COPIES: Final = "raftlog/client/verify_copies.py"
+_COPIES: Final = "raftlog/client/administration/describe.py"
 _TEST_COPIES: Final = "tests/client/test_verify_copies.py"
-_SESSION: Final = "raftlog/mirror/session.py"
+_SESSION: Final = "raftlog/mirror/mirror.py"
 _TEST_MIRROR: Final = "tests/mirror/test_mirror.py"
 _WRITER: Final = "raftlog/backup/writer.py"
-_BACKUP: Final = "raftlog/backup/source.py"
+_BACKUP: Final = "raftlog/backup/writer.py"
 _TEST_BACKUP: Final = "tests/backup/test_backup.py"
 _OTHER_BACKUP: Final = f"{_TEST_BACKUP}::test_a_backup_of_something_else_is_not_continued"
 _OTHER_BATCHES: Final = f"{_TEST_BACKUP}::test_files_of_other_batches_are_found"
@@ -28,7 +28,7 @@ GUARDS: Final = [
         why="records of another producer move all later records of the copy",
         module="raftlog/storage/log.py",
         function="Log.append",
-        change=never("if admission"),
+        change=never("if not_at_end"),
         tests=(
             f"{_TEST_PRODUCE}::test_only_the_end_of_the_log_suits_a_mirrored_batch_without_a_sequence",
         ),
@@ -36,7 +36,7 @@ GUARDS: Final = [
     Guard(
         name="only a mirror sends batches with gaps",
         why="a producer makes offsets without records",
-        module="raftlog/server/requests/append.py",
+        module="raftlog/server/apis/produce.py",
         function="_check_producible",
         change=never("if NO_BASE_OFFSET"),
         tests=(
@@ -96,7 +96,7 @@ GUARDS: Final = [
     Guard(
         name="a copied offset of a group never moves back",
         why="consumers that continued in the target read records again",
-        module="raftlog/mirror/groups.py",
+        module="raftlog/mirror/mirror.py",
         function="commits_due",
         change=always("compare >"),
         tests=(f"{GROUPS}::test_offsets_never_move_back",),
@@ -104,7 +104,7 @@ GUARDS: Final = [
     Guard(
         name="a copied offset of a group is not beyond the copied records",
         why="consumers in the target skip records that are copied later",
-        module="raftlog/mirror/groups.py",
+        module="raftlog/mirror/mirror.py",
         function="commits_due",
         change=value("assign offset #1/2", "_.args[0]"),
         tests=(f"{GROUPS}::test_offsets_advance_up_to_the_end_of_the_copy",),
@@ -152,7 +152,7 @@ GUARDS: Final = [
     Guard(
         name="one run at a time writes to a directory of backups",
         why="two runs that overlap both continue one backup, and the work of one is lost",
-        module="raftlog/backup/store.py",
+        module="raftlog/backup/writer.py",
         function="Directory.hold",
         change=replace("call lock", "self._disk.lock(str(self._path / str(id(self))))"),
         tests=(f"{_TEST_BACKUP}::test_a_second_run_is_refused_while_one_writes",),
@@ -160,7 +160,7 @@ GUARDS: Final = [
     Guard(
         name="one run at a time writes to a URL of backups",
         why="two runs that overlap both continue one backup, and the work of one is lost",
-        module="raftlog/backup/store.py",
+        module="raftlog/backup/writer.py",
         function="FileSystem._check_lease",
         change=never("if InvalidRequestError"),
         tests=("tests/backup/test_store.py",),
@@ -168,7 +168,7 @@ GUARDS: Final = [
     Guard(
         name="a backup file is replaced by no other content",
         why="of two runs that overlap, the manifest of one describes the files of the other",
-        module="raftlog/backup/manifest.py",
+        module="raftlog/backup/writer.py",
         function="chunk_name",
         change=replace("call sha256", "hashlib.sha256()"),
         tests=(f"{_TEST_BACKUP}::test_runs_that_overlap_leave_a_backup_that_is_whole",),

@@ -48,7 +48,7 @@ PEERS: Final = [
     Guard(
         name="stored reports of a journal count, too",
         why="only a broker that runs since then recognizes an older copy of a disk",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry._check_journal",
         change=replace("tuple _seen", "(None, _.elts[0])"),
         tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
@@ -56,7 +56,7 @@ PEERS: Final = [
     Guard(
         name="the accepting side requires the certificate of the peer",
         why="with the secret and a certificate of any client, a process acts as a broker",
-        module="raftlog/server/peers/peering.py",
+        module="raftlog/server/peers/links.py",
         function="Peering.admit",
         change=drop("call check_certificate"),
         tests=(f"{_CERTIFICATES}::test_a_broker_accepts_only_the_certificate_that_names_its_peer",),
@@ -64,7 +64,7 @@ PEERS: Final = [
     Guard(
         name="the connecting side requires the certificate of the peer",
         why="a broker communicates with a process that has the certificate of another one",
-        module="raftlog/server/peers/link.py",
+        module="raftlog/server/peers/links.py",
         function="greet",
         change=drop("call check_certificate"),
         tests=(
@@ -74,7 +74,7 @@ PEERS: Final = [
     Guard(
         name="certificates of brokers authenticate no user",
         why="a certificate from the CA of brokers gives the permissions of the user with its name",
-        module="raftlog/server/listener.py",
+        module="raftlog/server/connection.py",
         function="Connections.__init__",
         change=value("assign principal_rules", "config.ssl_principal_mapping_rules"),
         tests=(f"{_CERTIFICATES}::test_the_certificate_of_a_broker_is_no_user",),
@@ -82,7 +82,7 @@ PEERS: Final = [
     Guard(
         name="the accepting side proves the secret",
         why="a broker communicates with any process at a peer's address",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="Dialling.check",
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
@@ -95,7 +95,7 @@ PEERS: Final = [
     Guard(
         name="the connecting side proves the secret",
         why="a process without the secret votes and copies",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="Answering.check",
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
@@ -108,7 +108,7 @@ PEERS: Final = [
     Guard(
         name="a proof is of one role",
         why="a broker's own proof is sent back to it",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="",
         change=value("assign Final _ROLE_ANSWERING", "_ROLE_DIALLING"),
         tests=(
@@ -118,7 +118,7 @@ PEERS: Final = [
     Guard(
         name="a proof is of fresh nonces",
         why="any process can replay a recorded handshake",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="_peer_proof",
         change=replace("tuple _fields", "(_.elts[0], _.elts[1], _.elts[2], _.elts[3])"),
         tests=(
@@ -131,7 +131,7 @@ PEERS: Final = [
     Guard(
         name="fields of a proof have their lengths",
         why="one identity's proof is valid for another with the same concatenation",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="_peer_proof",
         change=drop("call update to_bytes"),
         tests=(
@@ -144,7 +144,7 @@ PEERS: Final = [
     Guard(
         name="one proof per connection",
         why="secrets are tried until one fits",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="Answering.check",
         change=replace("assign _hello", "_.targets[0].elts[0] = self._hello"),
         tests=("tests/protocol/test_peer_auth.py::test_there_is_one_try",),
@@ -152,7 +152,7 @@ PEERS: Final = [
     Guard(
         name="brokers of another cluster",
         why="two clusters mix",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="check_cluster",
         change=never("compare cluster_id"),
         tests=("tests/protocol/test_peer_auth.py::test_another_cluster_is_told_so_by_both_sides",),
@@ -160,7 +160,7 @@ PEERS: Final = [
     Guard(
         name="another broker with the same id",
         why="two brokers with one id take part (S22)",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="_check_other",
         change=never("if BrokerIdInUseError"),
         tests=(
@@ -170,7 +170,7 @@ PEERS: Final = [
     Guard(
         name="the data directory of this broker, elsewhere",
         why="a copy of this broker takes part in addition to it",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="_check_other",
         change=never("if AccessDeniedError"),
         tests=("tests/protocol/test_peer_auth.py::test_its_own_data_directory_is_refused",),
@@ -178,7 +178,7 @@ PEERS: Final = [
     Guard(
         name="an old copy of a peer's directory",
         why="a restored disk has lost what it acknowledged (S22)",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="check_boot",
         change=drop("compare boot <"),
         tests=(
@@ -191,7 +191,7 @@ PEERS: Final = [
     Guard(
         name="an old copy of a peer's directory that is one start behind",
         why="its boot number was seen already, and it is accepted (S22)",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="check_boot",
         change=never("compare boot =="),
         tests=(
@@ -204,7 +204,7 @@ PEERS: Final = [
     Guard(
         name="a peer's journal that has lost its end",
         why="a broker that lost votes and entries takes part, or waits without an error",
-        module="raftlog/protocol/peer_auth.py",
+        module="raftlog/protocol/security.py",
         function="check_journal",
         change=never("compare journal_sequence"),
         tests=(
@@ -217,7 +217,7 @@ PEERS: Final = [
     Guard(
         name="a journal that has lost its end stays rejected",
         why="after some restarts it has as many blocks again, and is accepted",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry._check_journal",
         change=never("if directory_id"),
         tests=(
@@ -230,7 +230,7 @@ PEERS: Final = [
     Guard(
         name="another live directory with a peer's id",
         why="two brokers with one id alternate (S22)",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.check",
         change=never("if BrokerIdInUseError #1/2"),
         tests=(
@@ -243,7 +243,7 @@ PEERS: Final = [
     Guard(
         name="the stored facts about a peer are checked",
         why="an old copy is admitted that the journal contradicts",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.check",
         change=drop("call _seen"),
         tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
@@ -251,7 +251,7 @@ PEERS: Final = [
     Guard(
         name="a newer connection ends the older one",
         why="messages of an older connection arrive after newer ones (hazard 5)",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.admit_incoming",
         change=drop("assign connection"),
         tests=(
@@ -261,7 +261,7 @@ PEERS: Final = [
     Guard(
         name="peers are checked before they are admitted",
         why="an authenticated broker takes part that must not",
-        module="raftlog/server/peers/peering.py",
+        module="raftlog/server/peers/links.py",
         function="Peering.admit",
         change=replace("call admit_incoming", "self.registry.latest(_.args[0].broker_id)"),
         tests=(
@@ -282,7 +282,7 @@ PEERS: Final = [
     Guard(
         name="an operator's proof is checked",
         why="any proof is accepted",
-        module="raftlog/server/handlers/operator.py",
+        module="raftlog/server/apis/security.py",
         function="handle_prove",
         change=drop("call check"),
         tests=("tests/server/handlers/test_operator.py::test_another_secret_makes_no_operator",),
@@ -298,7 +298,7 @@ PEERS: Final = [
     Guard(
         name="a leader's session begins with all positions",
         why="positions of a connection that ended count for this one",
-        module="raftlog/protocol/replica_session.py",
+        module="raftlog/protocol/peer.py",
         function="LeaderSession.apply",
         change=value("if _has_begun", "_.operand.values[0] is None"),
         tests=(
@@ -324,7 +324,7 @@ DISKS: Final = [
     Guard(
         name="progress is reported after the sync",
         why="records are acknowledged while they are being synced",
-        module="raftlog/server/flusher.py",
+        module="raftlog/server/partition.py",
         function="GroupCommit._begin",
         change=replace("call submit", "_\nself._on_durable()"),
         tests=("tests/server/test_flusher.py::test_what_one_turn_appends_goes_into_one_sync",),
@@ -332,7 +332,7 @@ DISKS: Final = [
     Guard(
         name="a failed sync is the last",
         why="the next sync succeeds",
-        module="raftlog/server/flusher.py",
+        module="raftlog/server/partition.py",
         function="GroupCommit._finished",
         change=drop("assign _stopped"),
         tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
@@ -340,7 +340,7 @@ DISKS: Final = [
     Guard(
         name="a failed sync ends the broker",
         why="a broker continues with a failed disk",
-        module="raftlog/server/flusher.py",
+        module="raftlog/server/partition.py",
         function="GroupCommit._finished",
         change=drop("call _on_failed"),
         tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
@@ -348,7 +348,7 @@ DISKS: Final = [
     Guard(
         name="truncations wait for the sync in progress",
         why="a log is truncated while its end is being made durable",
-        module="raftlog/server/flusher.py",
+        module="raftlog/server/partition.py",
         function="GroupCommit.between_syncs",
         change=value("if _task", "self._log is not None"),
         tests=("tests/server/test_flusher.py::test_jobs_run_between_syncs",),

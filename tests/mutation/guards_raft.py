@@ -69,7 +69,7 @@ ELECTIONS: Final = [
     Guard(
         name="votes are counted by identity",
         why="one response that arrives twice is a majority (hazard 4)",
-        module="raftlog/consensus/ballot.py",
+        module="raftlog/consensus/raft_group.py",
         function="Ballot.vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._votes)"),
         tests=(f"{BALLOT}::test_the_same_vote_twice_is_one_vote",),
@@ -77,7 +77,7 @@ ELECTIONS: Final = [
     Guard(
         name="pre-votes are counted by identity",
         why="a broker that reaches one voter starts elections",
-        module="raftlog/consensus/ballot.py",
+        module="raftlog/consensus/raft_group.py",
         function="Ballot.would_vote",
         change=argument("call add", 0, "_.args[0] + 1000 * len(self._would_vote)"),
         tests=(f"{BALLOT}::test_the_same_pre_vote_twice_is_one",),
@@ -85,7 +85,7 @@ ELECTIONS: Final = [
     Guard(
         name="a quorum is more than half",
         why="two halves elect a leader each",
-        module="raftlog/consensus/ballot.py",
+        module="raftlog/consensus/raft_group.py",
         function="Ballot.__init__",
         change=value("assign _quorum", "(_.left.left + 1) // 2"),
         tests=(f"{BALLOT}::test_a_quorum_is_more_than_half",),
@@ -93,7 +93,7 @@ ELECTIONS: Final = [
     Guard(
         name="pre-votes of an older round do not count",
         why="old responses start an election",
-        module="raftlog/consensus/ballot.py",
+        module="raftlog/consensus/raft_group.py",
         function="Ballot.would_vote",
         change=drop("compare _round"),
         tests=(f"{BALLOT}::test_answers_to_an_older_round_do_not_count",),
@@ -154,7 +154,7 @@ ELECTIONS: Final = [
     Guard(
         name="check-quorum",
         why="a leader without responses stays leader (hazard 14)",
-        module="raftlog/consensus/library.py",
+        module="raftlog/consensus/raft_group.py",
         function="Timing.__init__",
         change=argument("call SyncObjConf", "leaderFallbackTimeout", "1000000000.0"),
         tests=(
@@ -207,7 +207,7 @@ APPENDS: Final = [
     Guard(
         name="an append continues the previous entry",
         why="a follower acknowledges entries after a gap or a difference",
-        module="raftlog/consensus/raft_log.py",
+        module="raftlog/consensus/journal.py",
         function="RaftLog.conflict",
         change=value("if None #1/2", "_.left is not None"),
         tests=(f"{RAFT_LOG}::test_a_conflict_is_answered_with_the_beginning_of_its_term",),
@@ -215,7 +215,7 @@ APPENDS: Final = [
     Guard(
         name="entries are truncated only where terms differ",
         why="a late append truncates what was acknowledged since (hazard 2)",
-        module="raftlog/consensus/raft_log.py",
+        module="raftlog/consensus/journal.py",
         function="RaftLog.merge",
         change=never("if =="),
         tests=(f"{RAFT_LOG}::test_a_matching_suffix_stays",),
@@ -223,7 +223,7 @@ APPENDS: Final = [
     Guard(
         name="entries are truncated where terms differ",
         why="two logs differ below the commit index of both",
-        module="raftlog/consensus/raft_log.py",
+        module="raftlog/consensus/journal.py",
         function="RaftLog.merge",
         change=value("if ==", "_.left is not None"),
         tests=(f"{RAFT_LOG}::test_what_conflicts_is_cut_with_all_after_it",),
@@ -231,7 +231,7 @@ APPENDS: Final = [
     Guard(
         name="committed entries are never truncated",
         why="a faulty peer reverts applied entries (hazard 1)",
-        module="raftlog/consensus/raft_log.py",
+        module="raftlog/consensus/journal.py",
         function="RaftLog.merge",
         change=never("if CommittedEntryError"),
         tests=(f"{RAFT_LOG}::test_nothing_committed_is_ever_cut",),
@@ -259,7 +259,7 @@ APPENDS: Final = [
     Guard(
         name="a response never lowers the match index",
         why="a late response removes what a follower holds",
-        module="raftlog/consensus/follower.py",
+        module="raftlog/consensus/raft_group.py",
         function="Follower.appended",
         change=drop("if match_index"),
         tests=(f"{FOLLOWER}::test_an_old_answer_takes_nothing_back",),
@@ -267,7 +267,7 @@ APPENDS: Final = [
     Guard(
         name="a rejection never goes below the match index",
         why="a late rejection makes a leader send all entries again",
-        module="raftlog/consensus/follower.py",
+        module="raftlog/consensus/raft_group.py",
         function="Follower.refused",
         change=value("assign match_index", "_.args[1]"),
         tests=(f"{FOLLOWER}::test_a_guess_goes_back_by_one_at_least_and_never_below_what_matched",),

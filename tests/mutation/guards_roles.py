@@ -22,7 +22,7 @@ ROLES: Final = [
     Guard(
         name="a leader is on the disk that was elected",
         why="a broker that restarted with an empty disk leads (S20, S21)",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._is_elected",
         change=drop("compare directory_id"),
         tests=(
@@ -32,7 +32,7 @@ ROLES: Final = [
     Guard(
         name="a leader is in the incarnation that was elected",
         why="a leader that was killed continues in its epoch with fewer records (S17)",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._is_elected",
         change=drop("compare boot"),
         tests=(
@@ -42,7 +42,7 @@ ROLES: Final = [
     Guard(
         name="a corrupt copy does not lead",
         why="a leader serves a log with a hole",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._set_role",
         change=value("if _lead", "_.values[0]"),
         tests=(f"{ROLE_MANAGER}::test_a_damaged_copy_neither_leads_nor_copies",),
@@ -50,7 +50,7 @@ ROLES: Final = [
     Guard(
         name="a corrupt copy does not follow",
         why="a corrupt replica acknowledges",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._follow",
         change=drop("operand not"),
         tests=(f"{ROLE_MANAGER}::test_a_damaged_copy_neither_leads_nor_copies",),
@@ -61,7 +61,7 @@ ROLES: Final = [
             "a leader that cannot receive makes itself the only eligible leader, and is "
             "isolated then"
         ),
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager.review",
         change=replace("call _hears_who_decides", "True"),
         tests=(
@@ -71,7 +71,7 @@ ROLES: Final = [
     Guard(
         name="a leader with a full disk transfers leadership",
         why="nothing is acknowledged as long as one disk is full (S31)",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._lead",
         change=drop("call _step_down"),
         tests=(f"{STEP_DOWN}::test_a_leader_without_room_hands_over_in_a_while",),
@@ -79,7 +79,7 @@ ROLES: Final = [
     Guard(
         name="a follower with a full disk leaves the ISR",
         why="the new leader commits nothing until the full one has lagged long enough (S31)",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._follow",
         change=drop("call _step_down"),
         tests=(f"{STEP_DOWN}::test_a_follower_without_room_leaves_before_it_lags_for_long",),
@@ -87,7 +87,7 @@ ROLES: Final = [
     Guard(
         name="useless leadership transfers become rarer",
         why="where all disks are full, leadership rotates continuously",
-        module="raftlog/server/hindrance.py",
+        module="raftlog/server/partition.py",
         function="Hindrance.yielded",
         change=drop("assign _futile"),
         tests=(f"{STEP_DOWN}::test_where_all_are_full_leadership_moves_ever_more_seldom",),
@@ -127,7 +127,7 @@ ROLES: Final = [
     Guard(
         name="a suspended process has not waited for its disk",
         why="a broker that was stopped temporarily ends for a journal that was never slow",
-        module="raftlog/server/disk_watch.py",
+        module="raftlog/server/disks.py",
         function="DiskWatch.start.check",
         change=replace("call min", "_.args[0]"),
         tests=(
@@ -153,7 +153,7 @@ ROLES: Final = [
     Guard(
         name="a role never returns to an older epoch",
         why="a broker adopts an old role while its journal is replayed",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._set_role",
         change=never("if leader_epoch"),
         tests=(f"{ROLE_MANAGER}::test_an_older_state_changes_nothing",),
@@ -161,7 +161,7 @@ ROLES: Final = [
     Guard(
         name="after a start a state has to be current",
         why="a replica follows an old leader, and truncates what it must keep",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._set_role",
         change=value("if _follow", "_.args[0]"),
         tests=(
@@ -174,7 +174,7 @@ ROLES: Final = [
     Guard(
         name="a state is current once something was applied",
         why="a rejected proposal counts as an update",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._is_current.done",
         change=value("if Applied", "_.args[0]"),
         tests=(f"{ROLE_MANAGER}::test_that_is_asked_again_but_not_at_once",),
@@ -182,7 +182,7 @@ ROLES: Final = [
     Guard(
         name="a copy is deleted only when the cluster agrees, too",
         why="a copy that still counts is deleted",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._may_delete",
         change=never("if _broker_id"),
         tests=(
@@ -192,7 +192,7 @@ ROLES: Final = [
     Guard(
         name="an unknown outcome stays in doubt",
         why="an ISR change that was applied counts as rejected (S07)",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager.review.done",
         change=argument("call proposal_done", 1, "_.args[1].orelse"),
         tests=(f"{ROLE_MANAGER}::test_a_change_whose_outcome_is_not_known_is_proposed_as_it_was",),
@@ -200,7 +200,7 @@ ROLES: Final = [
     Guard(
         name="a corrupt copy leaves the ISR before its deletion",
         why="a broker without its copy is elected, or counted (P6)",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=value("if leader_epoch", "_.values[2]"),
         tests=(f"{DAMAGE}::test_nothing_is_set_aside_before_that_is_agreed_on",),
@@ -208,7 +208,7 @@ ROLES: Final = [
     Guard(
         name="a corrupt copy that is a member again stays",
         why="a copy that counts is deleted",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=value("if REPLACE", "_.values[0] and _.values[1]"),
         tests=(f"{DAMAGE}::test_nothing_is_set_aside_that_was_made_a_member_again",),
@@ -216,7 +216,7 @@ ROLES: Final = [
     Guard(
         name="a corrupt copy is reported as lost",
         why="it leaves as eligible for election (P6)",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=value("return ChangeIsr", "ChangeIsr(_.args[0], _.args[1], _.args[2], _.args[3])"),
         tests=(
@@ -226,7 +226,7 @@ ROLES: Final = [
     Guard(
         name="a copy stays until a complete one leads",
         why="of two copies that may lack records, the longer one is deleted",
-        module="raftlog/server/cluster/damage.py",
+        module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=drop("if leader #2/2"),
         tests=(f"{DAMAGE}::test_without_a_leader_whose_copy_is_sound_the_copy_stays",),
@@ -234,7 +234,7 @@ ROLES: Final = [
     Guard(
         name="a copy in doubt leads only if it is the best remaining one",
         why="leadership moves to it, and records that the others hold are lost",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._must_accept",
         change=drop("compare leader_epoch"),
         tests=(
@@ -247,7 +247,7 @@ ROLES: Final = [
     Guard(
         name="a copy is quarantined only with permission",
         why="the only complete copy is quarantined",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager.copy_change",
         change=drop("compare REPLACE"),
         tests=(f"{GUARDS_COPIES}::test_a_copy_that_counts_again_is_not_set_aside",),
@@ -255,7 +255,7 @@ ROLES: Final = [
     Guard(
         name="a copy that differs rejects reads",
         why="a replica that differs serves records that were never committed",
-        module="raftlog/server/cluster/partitions.py",
+        module="raftlog/server/cluster/replicas.py",
         function="Partitions.damaged",
         change=drop("call note_damage"),
         tests=(f"{COPIES}::test_a_damaged_follower_leaves_sets_its_copy_aside_and_comes_back",),
@@ -263,7 +263,7 @@ ROLES: Final = [
     Guard(
         name="only a broker that is no replica deletes its copy",
         why="a broker that became a replica again loses its copy",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager.copy_change",
         change=drop("operand not"),
         tests=(f"{GUARDS_COPIES}::test_a_copy_of_who_is_a_replica_again_is_not_dropped",),
@@ -271,7 +271,7 @@ ROLES: Final = [
     Guard(
         name="unknown topics are not strays immediately",
         why="after a start, copies are deleted whose topics are not received yet (S19)",
-        module="raftlog/server/cluster/partitions.py",
+        module="raftlog/server/cluster/replicas.py",
         function="Partitions._delete_strays",
         change=value("if _machine", "_.left.args[0].value"),
         tests=(f"{PARTITIONS}::test_copies_of_topics_that_are_gone_go_when_it_is_certain",),
@@ -279,7 +279,7 @@ ROLES: Final = [
     Guard(
         name="a state of an older incarnation names no leader",
         why="clients are sent to an old leader",
-        module="raftlog/server/cluster/partitions.py",
+        module="raftlog/server/cluster/replicas.py",
         function="Partitions.state_of",
         change=value("if _is_known", "_.args[0].state"),
         tests=(f"{PARTITIONS}::test_a_state_from_before_the_start_names_no_leader",),
@@ -287,7 +287,7 @@ ROLES: Final = [
     Guard(
         name="broadcast states have versions",
         why="a broker without a vote returns to an old leader",
-        module="raftlog/server/cluster/state_broadcast.py",
+        module="raftlog/server/cluster/elections.py",
         function="StateBroadcast.receive",
         change=value("if received", "_.values[1].comparators[0].value is not None"),
         tests=(
@@ -297,7 +297,7 @@ ROLES: Final = [
     Guard(
         name="a fenced broker is not live",
         why="a broker is elected that the cluster has fenced",
-        module="raftlog/server/cluster/liveness.py",
+        module="raftlog/server/cluster/membership.py",
         function="Liveness.is_live",
         change=drop("if _is_fenced"),
         tests=(
@@ -338,7 +338,7 @@ ROLES: Final = [
     Guard(
         name="the replacement of a copy is retried",
         why="a disk that was full for a moment keeps the replica out until the broker restarts",
-        module="raftlog/server/cluster/role_manager.py",
+        module="raftlog/server/cluster/replicas.py",
         function="RoleManager._set_role",
         change=drop("call _release_copy"),
         tests=(
@@ -365,7 +365,7 @@ REST: Final = [
     Guard(
         name="a partition at rest is checked again",
         why="what lasts for some time without an event is never found",
-        module="raftlog/server/cluster/hosted_partition.py",
+        module="raftlog/server/cluster/elections.py",
         function="HostedPartition.is_at_rest",
         change=drop("compare REST_SECONDS"),
         tests=(f"{NODE}::{_AT_REST}",),
@@ -384,7 +384,7 @@ FIRST_STATES: Final = [
     Guard(
         name="an earlier incarnation can have led without a term",
         why="a replica that lost acknowledged records accepts its copy as complete",
-        module="raftlog/server/cluster/partitions.py",
+        module="raftlog/server/cluster/replicas.py",
         function="Partitions._open_group",
         change=value("assign leader_boot", "True"),
         tests=(f"{REGRESSIONS}::test_a_leader_that_restarts_does_not_trust_the_first_state",),

@@ -11,7 +11,7 @@ _BROKER: Final = "tests/server/test_tls.py"
 _AUTHENTICATION: Final = "tests/server/test_authentication.py"
 _STATE: Final = "tests/replication/test_cluster_state.py"
 _JUDGE: Final = "raftlog/server/authentication.py"
-_DELEGATION: Final = "raftlog/server/requests/delegation_tokens.py"
+_DELEGATION: Final = "raftlog/server/apis/security.py"
 _DELEGATED: Final = "tests/server/test_delegation_tokens.py"
 _REQUESTS: Final = "tests/cli/console/test_guard.py"
 _PAGES: Final = "tests/cli/console/test_app.py"
@@ -59,7 +59,7 @@ GUARDS: Final = [
     Guard(
         name="settings and logs of local brokers are private",
         why="other users of the machine read the settings of brokers, and secrets among them",
-        module="raftlog/testing/processes.py",
+        module="raftlog/testing/cluster.py",
         function="_private",
         change=replace("return FILE_MODE", "return os.open(path, flags)"),
         tests=("tests/cli/test_up.py::test_it_runs_until_it_is_told_to_stop",),
@@ -75,7 +75,7 @@ GUARDS: Final = [
     Guard(
         name="a read-only console changes nothing",
         why="the setting http.console.read.only has no effect",
-        module="cli/raftlog_cli/console/guard.py",
+        module="cli/raftlog_cli/console/app.py",
         function="change_refusal",
         change=never("if #1/4"),
         tests=(
@@ -94,7 +94,7 @@ GUARDS: Final = [
     Guard(
         name="the console deletes the one rule that its form names",
         why="all rules of the principal are deleted with it",
-        module="cli/raftlog_cli/console/access.py",
+        module="cli/raftlog_cli/console/app.py",
         function="delete_rule",
         change=replace("call AclFilter", "AclFilter(principal=rule.principal)"),
         tests=(
@@ -104,7 +104,7 @@ GUARDS: Final = [
     Guard(
         name="a change needs the token of the console's own pages",
         why="a page of another site changes the cluster through the browser of an operator",
-        module="cli/raftlog_cli/console/guard.py",
+        module="cli/raftlog_cli/console/app.py",
         function="change_refusal",
         change=never("if TOKEN_FIELD"),
         tests=(
@@ -115,7 +115,7 @@ GUARDS: Final = [
     Guard(
         name="a loopback console serves only names of the loopback interface",
         why="a site whose name resolves to 127.0.0.1 reads records through an operator's browser",
-        module="cli/raftlog_cli/console/guard.py",
+        module="cli/raftlog_cli/console/app.py",
         function="refusal",
         change=always("if Address"),
         tests=(
@@ -153,7 +153,7 @@ GUARDS: Final = [
     Guard(
         name="requests of a session that is not renewed have an unknown outcome",
         why="a record that is stored is reported as not stored",
-        module="raftlog/client/authentication.py",
+        module="raftlog/client/connection.py",
         function="keep_authenticated",
         change=replace("call ConnectionLostError", "error"),
         tests=(
@@ -243,7 +243,7 @@ GUARDS: Final = [
     Guard(
         name="a client that has not authenticated sends short requests only",
         why="clients without credentials use the memory for requests",
-        module="raftlog/server/listener.py",
+        module="raftlog/server/connection.py",
         function="Connections.__init__",
         change=never("if authentication_required"),
         tests=(f"{_AUTHENTICATION}::test_a_long_first_request_ends_the_connection",),
@@ -251,7 +251,7 @@ GUARDS: Final = [
     Guard(
         name="a client must authenticate in time",
         why="connections without credentials occupy all of max.connections",
-        module="raftlog/server/listener.py",
+        module="raftlog/server/connection.py",
         function="Connections._sweep",
         change=never("if _must_leave"),
         tests=(f"{_AUTHENTICATION}::test_a_client_that_does_not_authenticate_is_sent_away",),
@@ -259,7 +259,7 @@ GUARDS: Final = [
     Guard(
         name="users of an open cluster require the secret",
         why="an attacker creates an administrator before authentication is required",
-        module="raftlog/server/requests/users.py",
+        module="raftlog/server/apis/security.py",
         function="check_allowed",
         change=drop("call check_operator"),
         tests=(f"{_AUTHENTICATION}::test_users_of_an_open_cluster_require_the_secret",),
@@ -275,7 +275,7 @@ GUARDS: Final = [
     Guard(
         name="a client limits the iterations of SCRAM",
         why="a broker occupies the CPU of a client for seconds",
-        module="raftlog/security/scram.py",
+        module="raftlog/security/sasl.py",
         function="ScramClient.final",
         change=never("if SCRAM_ITERATIONS_MAX"),
         tests=("tests/security/test_scram.py::test_a_broker_cannot_make_a_client_work_for_ever",),
@@ -291,7 +291,7 @@ GUARDS: Final = [
     Guard(
         name="a password over HTTP requires TLS",
         why="a password is sent unencrypted",
-        module="raftlog/server/http/authentication.py",
+        module="raftlog/server/http/app.py",
         function="HttpAuthentication._user",
         change=never("if scheme"),
         tests=(f"{_HTTP}::test_passwords_are_not_accepted_without_tls",),
@@ -299,7 +299,7 @@ GUARDS: Final = [
     Guard(
         name="a failed password over HTTP is answered late",
         why="an attacker guesses passwords without a pause",
-        module="raftlog/server/http/authentication.py",
+        module="raftlog/server/http/app.py",
         function="HttpAuthentication._user",
         change=drop("call sleep"),
         tests=(f"{_HTTP}::test_failures_are_slow_counted_and_audited",),
@@ -315,7 +315,7 @@ GUARDS: Final = [
     Guard(
         name="metrics require DESCRIBE of the cluster",
         why="every user reads the names of all topics and groups",
-        module="raftlog/server/http/authentication.py",
+        module="raftlog/server/http/app.py",
         function="HttpAuthentication._check_metrics",
         change=drop("call require_of_cluster"),
         tests=(f"{_HTTP}::test_users_see_what_they_may_see",),
@@ -323,7 +323,7 @@ GUARDS: Final = [
     Guard(
         name="a remembered password is that of a current credential",
         why="a deleted user continues for a minute",
-        module="raftlog/security/passwords.py",
+        module="raftlog/security/credentials.py",
         function="VerifiedPasswords.find",
         change=never("if has"),
         tests=(
@@ -334,7 +334,7 @@ GUARDS: Final = [
     Guard(
         name="a user of the console has the client of its own password",
         why="a user acts with the rights of another one of the same name",
-        module="cli/raftlog_cli/console/sessions.py",
+        module="cli/raftlog_cli/console/app.py",
         function="_is_same",
         change=value("return password", "True"),
         tests=(f"{_SESSIONS}::test_each_user_has_a_client",),
@@ -342,7 +342,7 @@ GUARDS: Final = [
     Guard(
         name="clients of the console's users are few",
         why="every user leaves a thread and connections behind",
-        module="cli/raftlog_cli/console/sessions.py",
+        module="cli/raftlog_cli/console/app.py",
         function="Sessions.of",
         change=never("if CONSOLE_USERS_MAX"),
         tests=(f"{_SESSIONS}::test_clients_are_few_and_end_when_they_are_idle",),
@@ -390,7 +390,7 @@ GUARDS: Final = [
     Guard(
         name="keys of an identity provider are loaded from its server only",
         why="a server that is redirected to replaces the keys",
-        module="raftlog/server/tokens.py",
+        module="raftlog/server/authentication.py",
         function="read",
         change=argument("call build_opener", 0, "urllib.request.HTTPRedirectHandler"),
         tests=(f"{_TOKENS}::test_redirects_are_not_followed",),
@@ -406,7 +406,7 @@ GUARDS: Final = [
     Guard(
         name="a rule matches the whole name of a certificate",
         why="a certificate with the name of a user inside of its own acts as this user",
-        module="raftlog/config/principal_rules.py",
+        module="raftlog/config/address.py",
         function="apply_rules",
         change=value("if fullmatch", "rule.pattern.search(name)"),
         tests=("tests/security/test_principal.py::test_rules_make_the_name_of_the_user",),

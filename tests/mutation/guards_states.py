@@ -26,7 +26,7 @@ STATES: Final = [
     Guard(
         name="later partitions record the incarnations of their own time",
         why="brokers that receive the topic in a snapshot start a group from another state",
-        module="raftlog/replication/cluster_records.py",
+        module="raftlog/replication/cluster_commands.py",
         function="joined",
         change=drop("operand boots items", "compare boots #2/2"),
         tests=(
@@ -36,7 +36,7 @@ STATES: Final = [
     Guard(
         name="the first leader is known to the incarnations of the creation only",
         why="a broker that restarts names a leader that others have replaced",
-        module="raftlog/server/cluster/partitions.py",
+        module="raftlog/server/cluster/replicas.py",
         function="Partitions._open_group",
         change=value("assign _broker_id", "bool(birth.boots)"),
         tests=(f"{PARTITIONS}::test_another_incarnation_does_not_know_the_first_leader",),

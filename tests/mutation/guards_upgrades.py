@@ -57,7 +57,7 @@ GUARDS: Final = [
     Guard(
         name="a cluster is founded with what all voters support",
         why="a voter of an earlier release cannot read the first state",
-        module="raftlog/server/cluster/founding.py",
+        module="raftlog/server/cluster/membership.py",
         function="next_step",
         change=replace("call min", "PEER_PROTOCOL_VERSION"),
         tests=(
@@ -67,7 +67,7 @@ GUARDS: Final = [
     Guard(
         name="a peer supports the protocol that the cluster requires",
         why="a broker that was downgraded votes in groups that it has started from another state",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.check",
         change=drop("call check_version"),
         tests=(
@@ -86,7 +86,7 @@ GUARDS: Final = [
     Guard(
         name="connections from brokers of earlier releases end with the upgrade",
         why="one that connected before the command was committed goes on voting",
-        module="raftlog/server/peers/registry.py",
+        module="raftlog/server/peers/links.py",
         function="PeerRegistry.end_refused",
         change=drop("call abort"),
         tests=(
@@ -106,7 +106,7 @@ GUARDS: Final = [
     Guard(
         name="earlier releases reject states that they would misread",
         why="a broker that was downgraded starts from a snapshot without the first leaders",
-        module="raftlog/replication/cluster_records.py",
+        module="raftlog/replication/cluster_commands.py",
         function="snapshot_format",
         change=value("return PEER_PROTOCOL_FIRST", "SNAPSHOT_FORMAT_MIN"),
         tests=(

@@ -16,7 +16,7 @@ from raftlog.errors import (
     StorageError,
 )
 from raftlog.protocol.api import APIS
-from raftlog.protocol.frame import FIXED_BYTES, FRAME
+from raftlog.protocol.connection import FIXED_BYTES, FRAME
 from tests.golden import make_protocol
 
 PATH: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"

@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 
 from raftlog.errors import RaftlogError, UnknownTopicError
 from raftlog.protocol.api import Api
-from raftlog.protocol.connection import ClientConnectionState, Request, ServerConnectionState
-from raftlog.protocol.frame import FRAME, MAGIC, encode_failure, encode_response
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.connection import (
+    FRAME,
+    MAGIC,
+    ClientConnectionState,
+    Request,
+    ServerConnectionState,
+    encode_failure,
+    encode_response,
+)
+from raftlog.protocol.records import (
+    MetadataRequest,
+    MetadataResponse,
+    ProducePartition,
+    ProduceRequest,
+)
 from raftlog.protocol.schema import Message
 from raftlog.types import Buffer
 from tests.protocol import strategies

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.access import (
+from raftlog.protocol.security import (
     AlterQuotasRequest,
     CreateAclsRequest,
     DeleteAclsRequest,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import InvalidRequestError
-from raftlog.protocol.attachments import slices
+from raftlog.protocol.schema import slices
 
 
 @given(st.lists(st.binary(max_size=40)))

@@ -26,6 +26,9 @@ from raftlog.protocol.api import (
     Api,
 )
 from raftlog.protocol.connection import (
+    FAREWELL_CORRELATION_ID,
+    FRAME,
+    MAGIC,
     Broken,
     ClientConnectionState,
     Refusal,
@@ -34,11 +37,14 @@ from raftlog.protocol.connection import (
     ServerConnectionState,
     State,
 )
-from raftlog.protocol.frame import FAREWELL_CORRELATION_ID, FRAME, MAGIC
-from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsRequest
-from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
+from raftlog.protocol.records import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TopicResult,
+    TopicsResponse,
+)
 from raftlog.protocol.schema import Message
-from raftlog.protocol.topics import TopicResult, TopicsResponse
+from raftlog.protocol.security import ApiVersionRange, ApiVersionsRequest
 from tests.golden import make_protocol
 from tests.protocol.link import deliver
 from tests.protocol.pair import (

@@ -34,10 +34,11 @@ from raftlog.protocol.connection import (
     Response,
     ServerConnectionState,
     State,
+    encode_request,
+    farewell,
 )
-from raftlog.protocol.fetch import FetchedPartition, FetchResponse
-from raftlog.protocol.frame import encode_request, farewell
 from raftlog.protocol.peer import PeerPingRequest, PeerPingResponse, RaftRequest
+from raftlog.protocol.records import FetchedPartition, FetchResponse
 from raftlog.protocol.schema import NoResponse
 from raftlog.types import Buffer
 from tests.golden import make_protocol

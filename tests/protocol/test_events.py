@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.events import DescribeEventsRequest, DescribeEventsResponse, EventStatus
+from raftlog.protocol.cluster import DescribeEventsRequest, DescribeEventsResponse, EventStatus
 from tests.protocol.fields import accepted, refused
 
 EVENT: dict[str, Any] = {"at_ms": 0, "kind": "leader-elected", "text": "", "version": 0}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.fetch import (
+from raftlog.protocol.records import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,

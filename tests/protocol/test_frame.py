@@ -13,23 +13,22 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.errors import FrameError, InvalidRequestError, ThrottledError
 from raftlog.protocol import schema
-from raftlog.protocol.frame import (
+from raftlog.protocol.connection import (
     FAREWELL_CORRELATION_ID,
     FIXED_BYTES,
     FRAME,
     MAGIC,
     STATUS_FAILURE,
     Frame,
+    FrameReader,
     encode_failure,
     encode_request,
     encode_response,
     farewell,
     flaw,
 )
-from raftlog.protocol.frame_reader import FrameReader
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import MetadataRequest, TopicResult, TopicsResponse
 from raftlog.protocol.schema import Failure
-from raftlog.protocol.topics import TopicResult, TopicsResponse
 from raftlog.types import Buffer
 from tests.protocol.link import deliver
 

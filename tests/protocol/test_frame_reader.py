@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import FrameError
-from raftlog.protocol.frame import (
+from raftlog.protocol.connection import (
     FIXED_BYTES,
     FRAME,
     LENGTH_BYTES,
     LENGTH_MIN,
     MAGIC,
     Frame,
+    FrameReader,
     flaw,
 )
-from raftlog.protocol.frame_reader import FrameReader
 from tests.protocol.link import SCRIBBLE, cuts, deliver, pieces
 
 SMALL = limits.FRAME_SMALL_BYTES_MAX

@@ -8,8 +8,7 @@ import pytest
 
 from raftlog.protocol import schema
 from raftlog.protocol.api import APIS
-from raftlog.protocol.frame import STATUS_OK, Frame
-from raftlog.protocol.frame_reader import FrameReader
+from raftlog.protocol.connection import STATUS_OK, Frame, FrameReader
 from tests.golden import make_protocol
 from tests.protocol.link import deliver
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.groups import (
+from raftlog.protocol.records import (
     AWAY_EPOCH,
     JOIN_EPOCH,
     LEAVE_EPOCH,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.protocol.peer import NONCE_BYTES, PeerHelloRequest, PeerIdentity
-from raftlog.protocol.peer_auth import Answering
+from raftlog.protocol.security import Answering
 
 NONCE = bytes(NONCE_BYTES)
 

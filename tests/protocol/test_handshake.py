@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.handshake import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
+from raftlog.protocol.security import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
 from tests.protocol.fields import accepted, refused
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse, TopicInfo
+from raftlog.protocol.records import MetadataRequest, MetadataResponse, TopicInfo
 from tests.protocol.fields import accepted, refused
 
 

@@ -6,8 +6,8 @@ import msgspec.structs
 import pytest
 
 from raftlog.errors import AccessDeniedError
-from raftlog.protocol.operator_auth import Asking, Granting, OperatorHelloRequest
 from raftlog.protocol.peer import NONCE_BYTES
+from raftlog.protocol.security import Asking, Granting, OperatorHelloRequest
 
 SECRET = b"the cluster's secret"
 

@@ -17,7 +17,7 @@ def test_generated_parts_are_up_to_date() -> None:
 
 def test_the_drawing_is_the_one_beside_the_struct() -> None:
     drawn = re.findall(r"^ (?:0  |\| ).*$", TEXT, flags=re.MULTILINE)
-    source = (page.PATH.parents[2] / "raftlog/protocol/frame.py").read_text(encoding="utf-8")
+    source = (page.PATH.parents[2] / "raftlog/protocol/connection.py").read_text(encoding="utf-8")
     assert len(drawn) == 4
     assert all(f"#  {line}\n" in source for line in drawn)
 

@@ -28,7 +28,7 @@ from raftlog.protocol.peer import (
     PeerIdentity,
     PeerProveRequest,
 )
-from raftlog.protocol.peer_auth import (
+from raftlog.protocol.security import (
     PEER_PROTOCOL_VERSION,
     PEER_PROTOCOL_VERSION_MIN,
     Answering,

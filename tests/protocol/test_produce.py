@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     DescribedProducer,
     DescribedProducers,
     DescribeProducersRequest,

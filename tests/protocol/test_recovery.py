@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.recovery import (
-    GROUP_ID_CHARS_MAX,
-    GroupReport,
-    ReviveRequest,
-    SurveyRequest,
-)
-from raftlog.protocol.replication import PARTITION_STATE_BYTES_MAX
+from raftlog.protocol.cluster import GROUP_ID_CHARS_MAX, GroupReport, ReviveRequest, SurveyRequest
+from raftlog.protocol.peer import PARTITION_STATE_BYTES_MAX
 from tests.protocol.fields import accepted, refused
 
 

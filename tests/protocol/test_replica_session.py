@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
-from raftlog.protocol.replica_session import FollowerSession, LeaderSession, PartitionKey
-from raftlog.protocol.replication import ReplicaFetchRequest, ReplicaPosition, TopicIdPartition
+from raftlog.protocol.peer import (
+    FollowerSession,
+    LeaderSession,
+    PartitionKey,
+    ReplicaFetchRequest,
+    ReplicaPosition,
+    TopicIdPartition,
+)
 
 
 def at(partition: int, fetch_offset: int = 0, *, topic_id: str = "t") -> ReplicaPosition:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.replication import (
+from raftlog.protocol.peer import (
     PARTITION_STATE_BYTES_MAX,
     DescribeCopiesRequest,
     DescribeCopiesResponse,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from raftlog import errors, limits
 from raftlog.errors import InvalidRequestError, RetriableError, UnknownTopicError
 from raftlog.protocol import schema
-from raftlog.protocol.fetch import FetchPartition, FetchRequest
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.records import FetchPartition, FetchRequest, MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import Failure, Message
 from tests.protocol import strategies
 
@@ -137,8 +136,8 @@ def test_a_failure_is_bounded_and_always_text() -> None:
 RACE = """
 import sys, threading
 from raftlog.protocol import schema
-from raftlog.protocol.metadata import PartitionInfo
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import PartitionInfo
+from raftlog.protocol.records import (
     DescribeTopicsResponse, PartitionDescription, TopicDescription
 )
 

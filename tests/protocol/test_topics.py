@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.schema import Message
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     AddPartitionsRequest,
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -20,6 +19,7 @@ from raftlog.protocol.topics import (
     TopicToAlter,
     TopicToCreate,
 )
+from raftlog.protocol.schema import Message
 from tests.protocol.fields import accepted, refused
 
 MANY_KEYS = {f"key.{number}": "1" for number in range(limits.CONFIG_KEYS_PER_TOPIC_MAX + 1)}

@@ -8,17 +8,10 @@ from typing import Any, Final
 
 import msgpack
 
-from raftlog.record import (
-    LEADER_BYTES,
-    BatchHeader,
-    columns,
-    encode,
-    parse_header,
-    seal,
-    stamp,
-)
+from raftlog.record import LEADER_BYTES, BatchHeader, encode, parse_header, seal, stamp
 from raftlog.record import batch as batch_module
-from raftlog.record.checksum import crc32c
+from raftlog.record import payload as columns
+from raftlog.record.batch import crc32c
 from raftlog.record.compression import COLUMN_CODECS
 from raftlog.types import Buffer, Headers
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from raftlog.record import LEADER_BYTES, Codec, check_batch, parse_header, stamp, to_stored
-from raftlog.record.checksum import crc32c
+from raftlog.record.batch import crc32c
 from raftlog.types import Headers
 from tests.record.batches import NOW_MS
 

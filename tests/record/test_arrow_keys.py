@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import InvalidRequestError
-from raftlog.record import arrow_keys, partitions_of_arrow
+from raftlog.record import arrow, partitions_of_arrow
 from raftlog.record.key_hash import partition_of_key
 
 TYPES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view()]
@@ -49,9 +49,9 @@ def test_keys_of_all_lengths(keys: list[bytes | None], count: int, skipped: int)
 
 def test_more_keys_than_are_hashed_at_a_time() -> None:
     chance = random.Random(5)
-    rows = 2 * arrow_keys._ROWS + 3
+    rows = 2 * arrow._ROWS + 3
     keys: list[bytes | None] = [chance.randbytes(chance.randrange(20)) for _ in range(rows)]
-    keys[0] = keys[arrow_keys._ROWS] = None
+    keys[0] = keys[arrow._ROWS] = None
     assert partitions(keys, 50) == expected(keys, 50)
 
 

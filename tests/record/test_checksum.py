@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.record import checksum
+from raftlog.record import batch
 
 
 @pytest.mark.parametrize(
@@ -17,21 +17,19 @@ from raftlog.record import checksum
     ],
 )
 def test_crc32c_is_castagnolis(data: bytes, crc: int) -> None:
-    assert checksum.crc32c(data) == crc
+    assert batch.crc32c(data) == crc
 
 
 def test_crc32c_goes_on_from_a_crc() -> None:
-    assert checksum.crc32c(b"6789", checksum.crc32c(b"12345")) == checksum.crc32c(b"123456789")
+    assert batch.crc32c(b"6789", batch.crc32c(b"12345")) == batch.crc32c(b"123456789")
 
 
 def test_chain_is_xxh3_of_the_value_before_and_the_link() -> None:
-    assert (
-        checksum.chain_link(checksum.CHAIN_START, b"") == 0xC77B3ABB6F87ACD9
-    )  # XXH3-64 of 8 zeros
+    assert batch.chain_link(batch.CHAIN_START, b"") == 0xC77B3ABB6F87ACD9  # XXH3-64 of 8 zeros
 
 
 def test_chain_depends_on_all_that_precedes() -> None:
-    first, other = checksum.chain_link(0, b"a"), checksum.chain_link(0, b"b")
+    first, other = batch.chain_link(0, b"a"), batch.chain_link(0, b"b")
     assert first != other
-    assert checksum.chain_link(first, b"c") != checksum.chain_link(other, b"c")
-    assert checksum.chain_link(first, b"c") != checksum.chain_link(first, b"d")
+    assert batch.chain_link(first, b"c") != batch.chain_link(other, b"c")
+    assert batch.chain_link(first, b"c") != batch.chain_link(first, b"d")

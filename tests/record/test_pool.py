@@ -1,9 +1,9 @@
-"""Tests of raftlog.record.pool."""
+"""Tests of raftlog.record.compression."""
 
 from __future__ import annotations
 
 from raftlog import limits
-from raftlog.record.pool import Pool
+from raftlog.record.compression import Pool
 
 
 def test_spares_are_kept_few_and_small() -> None:

@@ -12,8 +12,8 @@ from raftlog.replication.cluster_commands import (
     RegisterBroker,
     SetReplicas,
     UnfenceBroker,
+    founding_state,
 )
-from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterMachine, Done, Refused, TopicRecord
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raftlog.replication.commands import BrokerId, Command
-from raftlog.replication.following import Diverged, OutOfRange, last_epoch
-from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import PartitionState
-from raftlog.storage.epoch_cache import EpochCache
+from raftlog.replication.leadership import Diverged, Leadership, OutOfRange, last_epoch
+from raftlog.replication.partition_state import BrokerId, Command, PartitionState
+from raftlog.storage.segment import EpochCache
 
 
 class Entry(NamedTuple):

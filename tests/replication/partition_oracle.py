@@ -5,9 +5,8 @@ It sees all disks at once, which nobody in the world does. A broken promise is a
 
 from __future__ import annotations
 
-from raftlog.replication.commands import BrokerId, ChangeIsr, Command
 from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import PartitionState
+from raftlog.replication.partition_state import BrokerId, ChangeIsr, Command, PartitionState
 from tests.replication.partition_node import Entry, Node
 
 

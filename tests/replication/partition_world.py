@@ -7,12 +7,15 @@ that any sequence of them is a run. ``partition_oracle`` says what must hold.
 
 from __future__ import annotations
 
-from raftlog.replication import election, following, partition_state
-from raftlog.replication.commands import BrokerId, ChangeIsr, ChangeReplicas, Command
-from raftlog.replication.following import OutOfRange
-from raftlog.replication.leadership import Leadership
+from raftlog.replication import election, partition_state
+from raftlog.replication import leadership as following
+from raftlog.replication.leadership import Leadership, OutOfRange
 from raftlog.replication.partition_state import (
     Accepted,
+    BrokerId,
+    ChangeIsr,
+    ChangeReplicas,
+    Command,
     PartitionMachine,
     PartitionState,
     initial_state,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from raftlog.replication.commands import ChangeIsr
 from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import Accepted, PartitionState, Rejected
+from raftlog.replication.partition_state import Accepted, ChangeIsr, PartitionState, Rejected
 
 LAG_MAX_S = 10.0
 

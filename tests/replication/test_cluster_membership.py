@@ -14,6 +14,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
+    PEER_PROTOCOL_LOST,
     CancelDecommission,
     ClusterCommand,
     DeclareLost,
@@ -23,8 +24,9 @@ from raftlog.replication.cluster_commands import (
     RemoveBroker,
     ReserveBrokerId,
     SetReplicas,
+    founding_state,
+    recovered,
 )
-from raftlog.replication.cluster_records import PEER_PROTOCOL_LOST, founding_state, recovered
 from raftlog.replication.cluster_state import ClusterChange, ClusterMachine, TopicRecord
 from raftlog.replication.placement import Target
 from tests.replication.clusters import cluster, create, done, fence, join, refused, registration

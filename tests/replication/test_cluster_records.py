@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidConfigError, InvalidRequestError, RaftlogError
-from raftlog.replication.cluster_records import (
+from raftlog.replication.cluster_commands import (
     SNAPSHOT_FORMAT,
     BrokerRecord,
     ClusterRecords,
@@ -23,8 +23,8 @@ from raftlog.replication.cluster_records import (
 )
 from raftlog.replication.placement import Assignment
 from raftlog.security.acl import Acl
+from raftlog.security.credentials import User, of_salted_password
 from raftlog.security.quota import QuotaEntity
-from raftlog.security.users import User, of_salted_password
 
 CREDENTIAL = of_salted_password("SCRAM-SHA-256", b"k" * 32, salt=b"s" * 16, iterations=4_096)
 D1, D2, D3, D4 = ("1" * 32, "2" * 32, "3" * 32, "4" * 32)

@@ -31,6 +31,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
+    PEER_PROTOCOL_TOKENS,
     AddPartitions,
     AlterQuotas,
     AlterTopic,
@@ -50,9 +51,6 @@ from raftlog.replication.cluster_commands import (
     SetReplicas,
     SetTokenExpiry,
     UnfenceBroker,
-)
-from raftlog.replication.cluster_records import (
-    PEER_PROTOCOL_TOKENS,
     first_state,
     founding_state,
     snapshot_format,
@@ -65,9 +63,8 @@ from raftlog.replication.cluster_state import (
 )
 from raftlog.replication.placement import Target
 from raftlog.security.acl import Acl
-from raftlog.security.delegation import DelegationToken
+from raftlog.security.credentials import DelegationToken, ScramCredential, of_salted_password
 from raftlog.security.quota import QuotaEntity
-from raftlog.security.users import ScramCredential, of_salted_password
 from tests.replication.clusters import (
     cluster,
     create,

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from raftlog.replication.cluster_records import BrokerRecord
-from raftlog.replication.cluster_voters import next_voters, voters_wanted
+from raftlog.replication.cluster_commands import BrokerRecord
+from raftlog.replication.cluster_state import next_voters, voters_wanted
 
 Voters = dict[int, str]
 

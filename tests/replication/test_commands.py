@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.replication.commands import (
+from raftlog.replication.partition_state import (
     DIRECTORY_ID_CHARS_MAX,
     VOTERS_MAX,
     ChangeIsr,

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from raftlog.replication.copy_throttle import CHECK_SECONDS, CopyThrottle
+from raftlog.replication.placement import CHECK_SECONDS, CopyThrottle
 
 CHUNK = 8_192
 

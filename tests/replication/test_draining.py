@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from raftlog.config import TopicConfig
-from raftlog.replication.cluster_commands import Move
-from raftlog.replication.cluster_records import BrokerRecord, TopicRecord
+from raftlog.replication.cluster_commands import BrokerRecord, Move, TopicRecord
 from raftlog.replication.draining import MOVES_PER_COMMAND_MAX, next_moves
 from raftlog.replication.placement import Assignment, Target
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect, ElectUnclean
 from raftlog.replication.election import (
     CopyReport,
     Standing,
@@ -19,7 +18,15 @@ from raftlog.replication.election import (
     has_leader,
     transfer,
 )
-from raftlog.replication.partition_state import Accepted, PartitionState, apply
+from raftlog.replication.partition_state import (
+    Accepted,
+    ChangeIsr,
+    ChangeReplicas,
+    Elect,
+    ElectUnclean,
+    PartitionState,
+    apply,
+)
 from tests.replication.samples import View, accepted, disk, disks, state_of
 
 DIRECTORIES = disks(range(1, 10))

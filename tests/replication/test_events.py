@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from raftlog.replication.cluster_records import BrokerRecord
-from raftlog.replication.events import KINDS, broker_events, partition_events
+from raftlog.replication.cluster_commands import (
+    KINDS,
+    BrokerRecord,
+    broker_events,
+    partition_events,
+)
 from raftlog.replication.partition_state import PartitionState
 
 STATE = PartitionState(

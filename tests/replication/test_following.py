@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raftlog.replication.following import (
+from raftlog.replication.leadership import (
     Diverged,
     OutOfRange,
     copied_without,
@@ -19,7 +19,7 @@ from raftlog.replication.following import (
     must_restart,
     truncation_point,
 )
-from raftlog.storage.epoch_cache import EpochCache, EpochStart
+from raftlog.storage.segment import EpochCache, EpochStart
 
 
 def cache(*starts: tuple[int, int]) -> EpochCache:

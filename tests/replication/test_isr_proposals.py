@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas
 from raftlog.replication.leadership import FollowerProgress
-from raftlog.replication.partition_state import PartitionState, apply
+from raftlog.replication.partition_state import ChangeIsr, ChangeReplicas, PartitionState, apply
 from tests.replication.samples import Leader, accepted, disks, state_of
 
 ISR_OF_ONE = state_of(isr=(1,), former=(2, 3), min_isr=1)

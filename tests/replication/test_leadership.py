@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.replication.commands import ChangeIsr
-from raftlog.replication.partition_state import PartitionState, apply
+from raftlog.replication.partition_state import ChangeIsr, PartitionState, apply
 from tests.replication.samples import LAG_MAX_S, Leader, accepted, disk, disks, state_of
 
 ISR_OF_ONE = state_of(isr=(1,), former=(2, 3), min_isr=1)

@@ -16,11 +16,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from raftlog.replication import following, partition_state
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command
-from raftlog.replication.following import Diverged
-from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import Accepted, PartitionState, Rejected
+from raftlog.replication import leadership, partition_state
+from raftlog.replication.leadership import Diverged, Leadership
+from raftlog.replication.partition_state import (
+    Accepted,
+    ChangeIsr,
+    ChangeReplicas,
+    Command,
+    PartitionState,
+    Rejected,
+)
 from tests.replication import partition_driver
 from tests.replication.partition_mutants import (
     ActsOnOldStates,
@@ -296,12 +301,12 @@ def drops_replicas_in_the_same_epoch() -> Patch:
 
 def never_finds_a_difference() -> Patch:
     """S02."""
-    return following, "divergence", lambda *_, **__: None
+    return leadership, "divergence", lambda *_, **__: None
 
 
 def looks_at_the_end_only() -> Patch:
     """S03: KIP-101 without KIP-279: the epoch that answers is not looked at."""
-    original = following.divergence
+    original = leadership.divergence
 
     def divergence(epochs: Any, **at: int) -> Any:
         found = original(epochs, **at)
@@ -309,7 +314,7 @@ def looks_at_the_end_only() -> Patch:
             return None
         return found
 
-    return following, "divergence", divergence
+    return leadership, "divergence", divergence
 
 
 def cuts_to_the_leaders_end_only() -> Patch:
@@ -318,7 +323,7 @@ def cuts_to_the_leaders_end_only() -> Patch:
     def point(epochs: Any, *, log_end: int, log_start: int, diverged: Diverged) -> int:
         return min(diverged.end_offset, log_end)
 
-    return following, "truncation_point", point
+    return leadership, "truncation_point", point
 
 
 def believes_the_lost() -> Patch:

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.replication.commands import (
+from raftlog.replication.partition_state import (
+    Accepted,
     ChangeIsr,
     ChangeReplicas,
     Command,
     Elect,
     ElectUnclean,
-)
-from raftlog.replication.partition_state import (
-    Accepted,
     PartitionMachine,
     PartitionState,
     Rejected,

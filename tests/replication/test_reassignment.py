@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Command, Elect
-from raftlog.replication.partition_state import Accepted, apply, initial_state
+from raftlog.replication.election import fitting_voters, next_step, surplus_witness
+from raftlog.replication.partition_state import (
+    Accepted,
+    ChangeIsr,
+    ChangeReplicas,
+    Command,
+    Elect,
+    apply,
+    initial_state,
+)
 from raftlog.replication.placement import voters_count
-from raftlog.replication.reassignment import fitting_voters, next_step, surplus_witness
 from tests.replication.samples import View
 
 BROKERS = range(1, 8)

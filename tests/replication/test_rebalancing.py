@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.replication.rebalancing import (
+from raftlog.replication.placement import (
     PlacedPartition,
     PlannedMove,
     change_replication_factor,

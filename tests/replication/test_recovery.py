@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.replication.partition_state import PartitionState, initial_state
-from raftlog.replication.recovery import (
+from raftlog.replication.election import (
     UNSEEN_ELECTIONS,
     Blocked,
     Copy,
@@ -19,6 +18,7 @@ from raftlog.replication.recovery import (
     group_loss,
     plan,
 )
+from raftlog.replication.partition_state import PartitionState, initial_state
 
 DISKS = {broker: f"d{broker}" for broker in range(1, 6)}
 BIRTH = initial_state((1, 2, 3), (), DISKS, 2)

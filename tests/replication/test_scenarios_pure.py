@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.replication.commands import ChangeReplicas
+from raftlog.replication.partition_state import ChangeReplicas
 from tests.replication.partition_mutants import (
     ActsOnOldStates,
     CountsOldFetches,

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.replication.commands import ChangeIsr, Elect
-from raftlog.replication.following import (
+from raftlog.replication.leadership import (
     Diverged,
     OutOfRange,
     divergence,
     last_epoch,
     truncation_point,
 )
-from raftlog.replication.partition_state import Accepted, apply
-from raftlog.storage.epoch_cache import EpochCache, EpochStart
+from raftlog.replication.partition_state import Accepted, ChangeIsr, Elect, apply
+from raftlog.storage.segment import EpochCache, EpochStart
 from tests.replication.samples import Leader, accepted, disk, disks, reason, state_of
 
 

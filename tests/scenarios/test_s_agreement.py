@@ -11,9 +11,8 @@ from dataclasses import replace
 import pytest
 
 from raftlog.consensus import Applied
-from raftlog.replication.commands import ChangeReplicas
 from raftlog.replication.election import choose_replacement
-from raftlog.replication.partition_state import Rejected, apply, initial_state
+from raftlog.replication.partition_state import ChangeReplicas, Rejected, apply, initial_state
 from tests.consensus.harness import GROUP, SETTINGS, Network, kinds
 from tests.replication.partition_world import World
 from tests.replication.samples import disks

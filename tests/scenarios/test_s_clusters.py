@@ -12,7 +12,7 @@ import pytest
 from raftlog import Admin, NewTopic, TopicPartition
 from raftlog.disk import KEEP_INODES, _file_system
 from raftlog.errors import BrokerUnavailableError, NotLeaderError
-from raftlog.protocol.produce import ProducedPartition
+from raftlog.protocol.records import ProducedPartition
 from raftlog.testing import BrokerProcess, Cluster, cluster, wait_until
 from tests.integration.load import (
     PATIENCE_S,

@@ -9,12 +9,11 @@ import asyncio
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.errors import RaftlogError, RefusedError
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.protocol import records
+from raftlog.testing.simulator.world import ClientMachine, World
 from tests.server.consumer_groups.simulated import GROUP, GroupCluster, coordinators_of
 
 PACE_S = 0.05
@@ -40,27 +39,27 @@ class Committing:
 
     async def _commit(self, admin: AsyncAdmin) -> None:
         self.tried += 1
-        to = wire.OffsetToCommit(topic="t", partition=0, offset=self.tried)
-        message = wire.OffsetCommitRequest(group=GROUP, offsets=[to])
+        to = records.OffsetToCommit(topic="t", partition=0, offset=self.tried)
+        message = records.OffsetCommitRequest(group=GROUP, offsets=[to])
         try:
             answer = await coordinators_of(admin).call(GROUP, apis.OFFSET_COMMIT, message)
         except RefusedError:
             raise
         except RaftlogError:
             return  # kept, or not
-        assert isinstance(answer, wire.OffsetCommitResponse)
+        assert isinstance(answer, records.OffsetCommitResponse)
         assert answer.partitions[0].failure is None
         self.acknowledged = self.tried
 
     async def _read(self, admin: AsyncAdmin) -> None:
-        message = wire.OffsetFetchRequest(group=GROUP)
+        message = records.OffsetFetchRequest(group=GROUP)
         try:
             answer = await coordinators_of(admin).call(GROUP, apis.OFFSET_FETCH, message)
         except RefusedError:
             raise
         except RaftlogError:
             return
-        assert isinstance(answer, wire.OffsetFetchResponse)
+        assert isinstance(answer, records.OffsetFetchResponse)
         found = answer.offsets[0].offset if answer.offsets else -1
         self.reads += 1
         self.check(found)

@@ -26,10 +26,9 @@ from raftlog.errors import (
 )
 from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.partition import HostServices, Partition
-from raftlog.server.workers import Workers
+from raftlog.server.disks import DiskWatch
+from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.testing import cluster, wait_until
 from raftlog.testing.cluster import answers

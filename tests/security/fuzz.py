@@ -27,11 +27,15 @@ from raftlog import limits
 from raftlog.errors import RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol import schema
-from raftlog.protocol.authentication import SaslAuthenticateRequest
 from raftlog.protocol.connection import ClientConnectionState
-from raftlog.protocol.handshake import ApiVersionsRequest
-from raftlog.protocol.operator_auth import OperatorHelloRequest, OperatorProveRequest
 from raftlog.protocol.peer import PeerHelloRequest, PeerProveRequest
+from raftlog.protocol.security import (
+    ApiVersionsRequest,
+    OperatorHelloRequest,
+    OperatorProveRequest,
+    SaslAuthenticateRequest,
+)
+from raftlog.security.credentials import SCRAM_MECHANISMS
 from raftlog.security.sasl import (
     Accepted,
     Exchange,
@@ -39,7 +43,6 @@ from raftlog.security.sasl import (
     ScramClientExchange,
     ScramExchange,
 )
-from raftlog.security.users import SCRAM_MECHANISMS
 from raftlog.server.oauth import TokenExchange, TokenSettings
 from raftlog.testing.cluster import wait_until
 from tests.protocol.test_operator_auth import asking, granting

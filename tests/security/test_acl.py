@@ -19,9 +19,9 @@ from raftlog.security.acl import (
     AclFilter,
     Authorizer,
     Operation,
+    Principal,
     applies_to,
 )
-from raftlog.security.principal import Principal
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 

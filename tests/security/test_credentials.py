@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
-from raftlog.security.credentials import SALT_BYTES, CredentialStore, UsedCredential
-from raftlog.security.users import (
+from raftlog.security.credentials import (
+    SALT_BYTES,
     SCRAM_MECHANISMS,
+    CredentialStore,
     Mechanism,
     ScramCredential,
+    UsedCredential,
     User,
     of_salted_password,
 )

@@ -8,18 +8,20 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import AuthenticationError, InvalidRequestError, TokenExpiredError
-from raftlog.security.credentials import CredentialStore
-from raftlog.security.delegation import (
+from raftlog.security.acl import Principal
+from raftlog.security.credentials import (
     HMAC_BYTES,
+    SCRAM_MECHANISMS,
+    CredentialStore,
     DelegationToken,
+    Mechanism,
+    User,
     digest_of,
     make_token,
     password_of,
     with_expiry,
 )
-from raftlog.security.principal import Principal
 from raftlog.security.scram import DELEGATED, NONCE_BYTES, ScramClient, ScramServer
-from raftlog.security.users import SCRAM_MECHANISMS, Mechanism, User
 
 HMAC = b"h" * HMAC_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.security.failures import FailureLimit
+from raftlog.security.credentials import FailureLimit
 
 MOST = limits.AUTHENTICATION_FAILURES_MAX
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.security.credentials import CredentialStore, UsedCredential
-from raftlog.security.passwords import KEY_BYTES, VerifiedPasswords
+from raftlog.security.credentials import (
+    KEY_BYTES,
+    SCRAM_SHA_256,
+    CredentialStore,
+    UsedCredential,
+    User,
+    VerifiedPasswords,
+)
 from raftlog.security.scram import make_credentials
-from raftlog.security.users import SCRAM_SHA_256, User
 
 CREDENTIALS = make_credentials("a password", bytes)
 USED = UsedCredential("alice", SCRAM_SHA_256, CREDENTIALS[SCRAM_SHA_256])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.config.principal_rules import parse_principal_rules
+from raftlog.config.address import parse_principal_rules
 from raftlog.errors import InvalidRequestError
-from raftlog.security.principal import ANONYMOUS, Principal, distinguished_name, of_certificate
+from raftlog.security.acl import ANONYMOUS, Principal, distinguished_name, of_certificate
 
 
 @pytest.mark.parametrize("name", ["alice", "CN=a, O=b", "a:b", "x" * 256, "Zoë"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Principal
 from raftlog.security.producer_ids import (
     MEMBER_BITS,
     NAMED_ID_BASE,

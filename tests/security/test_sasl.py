@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import AuthenticationError
-from raftlog.security.credentials import CredentialStore
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Principal
+from raftlog.security.credentials import CredentialStore, User
 from raftlog.security.sasl import (
     Accepted,
     ClientExchange,
@@ -23,7 +23,6 @@ from raftlog.security.sasl import (
     ScramExchange,
 )
 from raftlog.security.scram import FAILED, make_credentials
-from raftlog.security.users import User
 
 PASSWORD = "correct horse"
 ENTROPY = random.Random(3).randbytes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import AuthenticationError, InvalidRequestError
-from raftlog.security.credentials import CredentialStore
+from raftlog.security.credentials import SCRAM_MECHANISMS, CredentialStore, Mechanism, User
 from raftlog.security.scram import (
     FAILED,
     NONCE_BYTES,
@@ -21,7 +21,6 @@ from raftlog.security.scram import (
     make_credential,
     make_credentials,
 )
-from raftlog.security.users import SCRAM_MECHANISMS, Mechanism, User
 
 PASSWORD = "correct horse"
 CREDENTIALS = make_credentials(PASSWORD, random.Random(1).randbytes)

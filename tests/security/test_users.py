@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import InvalidRequestError
+from raftlog.security.credentials import User, check_user_name, of_salted_password
 from raftlog.security.scram import make_credential
-from raftlog.security.users import User, check_user_name, of_salted_password
 
 SALTED = bytes(range(32))
 

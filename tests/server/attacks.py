@@ -24,18 +24,16 @@ from raftlog import limits
 from raftlog.clock import SystemClock
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import DescribeClusterRequest
-from raftlog.protocol.connection import Response
-from raftlog.protocol.fetch import FetchPartition, FetchRequest
-from raftlog.protocol.frame import FRAME, LENGTH_BYTES, MAGIC
-from raftlog.protocol.produce import (
+from raftlog.protocol.connection import FRAME, LENGTH_BYTES, MAGIC, Response
+from raftlog.protocol.records import (
+    DeleteRecordsRequest,
     DescribeProducersRequest,
+    DescribeTopicsRequest,
+    FetchPartition,
+    FetchRequest,
     ProducePartition,
     ProduceRequest,
     ProducersQuery,
-)
-from raftlog.protocol.topics import (
-    DeleteRecordsRequest,
-    DescribeTopicsRequest,
     RecordsToDelete,
 )
 from raftlog.record import Codec

@@ -27,7 +27,8 @@ from raftlog.errors import RaftlogError, StorageFailedError
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.connection import Broken, ClientConnectionState, Response
-from raftlog.protocol.fetch import (
+from raftlog.protocol.records import (
+    CreateTopicsRequest,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -36,24 +37,19 @@ from raftlog.protocol.fetch import (
     ListOffsetsResponse,
     OffsetAnswer,
     OffsetQuery,
-)
-from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
-from raftlog.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-)
-from raftlog.protocol.schema import Message
-from raftlog.protocol.topics import (
-    CreateTopicsRequest,
     TopicResult,
     TopicsResponse,
     TopicToCreate,
 )
+from raftlog.protocol.schema import Message
+from raftlog.protocol.security import ApiVersionsRequest, ApiVersionsResponse
 from raftlog.record import Codec, decode_lists, encode, seal, split
 from raftlog.server.broker import Broker
-from raftlog.server.listener import address_of, bind
+from raftlog.server.connection import address_of, bind
 from raftlog.types import Buffer
 
 TIMEOUT_S = 20.0  # of everything that is waited for: a test that gets there has failed

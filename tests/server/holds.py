@@ -22,18 +22,7 @@ from raftlog.errors import RaftlogError
 from raftlog.kafka import api as kafka
 from raftlog.kafka import codec
 from raftlog.protocol import api as native
-from raftlog.protocol import (
-    cluster,
-    events,
-    fetch,
-    groups,
-    handshake,
-    membership,
-    metadata,
-    operator_auth,
-    produce,
-    topics,
-)
+from raftlog.protocol import cluster, records, security
 from raftlog.testing.kafka_wire import request as kafka_request
 from tests.server.attacks import LoopLag
 from tests.server.harness import Client, RunningBroker, batch_of, running
@@ -78,24 +67,24 @@ def prepare(broker: RunningBroker) -> None:
         for name in NAMES:
             client.create(name, partitions=PARTITIONS)
         _find(client, "wide")
-        offsets = [groups.OffsetToCommit(topic=t, partition=p, offset=1) for t, p in PLACES]
-        client.ask(native.OFFSET_COMMIT, groups.OffsetCommitRequest(group="wide", offsets=offsets))
+        offsets = [records.OffsetToCommit(topic=t, partition=p, offset=1) for t, p in PLACES]
+        client.ask(native.OFFSET_COMMIT, records.OffsetCommitRequest(group="wide", offsets=offsets))
         small = offsets[:3]
         _pipelined(
             client,
             native.OFFSET_COMMIT,
-            (groups.OffsetCommitRequest(group=f"g{n}", offsets=small) for n in range(GROUPS)),
+            (records.OffsetCommitRequest(group=f"g{n}", offsets=small) for n in range(GROUPS)),
         )
         _pipelined(client, native.GROUP_HEARTBEAT, map(_join, range(MEMBERS)))
 
 
 def _find(client: Client, group: str) -> None:
     """Wait until the coordinator of a group serves."""
-    asked = groups.FindCoordinatorsRequest(groups=[group])
+    asked = records.FindCoordinatorsRequest(groups=[group])
     while True:
         client.ask(native.FIND_COORDINATORS, asked)
         answer = _await(
-            client, client.send(native.OFFSET_FETCH, groups.OffsetFetchRequest(group=group))
+            client, client.send(native.OFFSET_FETCH, records.OffsetFetchRequest(group=group))
         )
         if not isinstance(answer, RaftlogError):
             return
@@ -108,11 +97,11 @@ def _pipelined(client: Client, api: native.Api, messages: Iterator[Any]) -> None
                 raise answer
 
 
-def _join(number: int) -> groups.GroupHeartbeatRequest:
-    return groups.GroupHeartbeatRequest(
+def _join(number: int) -> records.GroupHeartbeatRequest:
+    return records.GroupHeartbeatRequest(
         group="crowd",
         member_id=f"member{number}",
-        member_epoch=groups.JOIN_EPOCH,
+        member_epoch=records.JOIN_EPOCH,
         sequence=1,
         topics=NAMES,
         session_timeout_ms=limits.SESSION_TIMEOUT_MS_MAX,
@@ -129,59 +118,59 @@ def native_cases() -> Iterator[Case]:
 
 
 def _data_cases() -> Iterator[Case]:
-    wide = [fetch.FetchPartition(topic=t, partition=p, offset=0) for t, p in PLACES]
-    absent = [fetch.FetchPartition(topic=t, partition=0, offset=0) for t in ABSENT]
+    wide = [records.FetchPartition(topic=t, partition=p, offset=0) for t, p in PLACES]
+    absent = [records.FetchPartition(topic=t, partition=0, offset=0) for t in ABSENT]
     batch = batch_of(b"x")
-    yield Case("", native.API_VERSIONS, handshake.ApiVersionsRequest(client_id="c" * 256))
-    yield Case("all", native.METADATA, metadata.MetadataRequest())
-    yield Case("absent", native.METADATA, metadata.MetadataRequest(topics=ABSENT[:1_000]))
+    yield Case("", native.API_VERSIONS, security.ApiVersionsRequest(client_id="c" * 256))
+    yield Case("all", native.METADATA, records.MetadataRequest())
+    yield Case("absent", native.METADATA, records.MetadataRequest(topics=ABSENT[:1_000]))
     yield Case(
         "",
         native.PRODUCE,
-        produce.ProduceRequest(
+        records.ProduceRequest(
             acks=1,
             partitions=[
-                produce.ProducePartition(topic=t, partition=p, length=len(batch))
+                records.ProducePartition(topic=t, partition=p, length=len(batch))
                 for t, p in WRITTEN
             ],
         ),
         (batch,) * len(WRITTEN),
     )
-    yield Case("", native.FETCH, fetch.FetchRequest(partitions=wide, wait_ms_max=0))
-    yield Case("waits", native.FETCH, fetch.FetchRequest(partitions=wide, wait_ms_max=10))
-    yield Case("absent", native.FETCH, fetch.FetchRequest(partitions=absent, wait_ms_max=0))
+    yield Case("", native.FETCH, records.FetchRequest(partitions=wide, wait_ms_max=0))
+    yield Case("waits", native.FETCH, records.FetchRequest(partitions=wide, wait_ms_max=10))
+    yield Case("absent", native.FETCH, records.FetchRequest(partitions=absent, wait_ms_max=0))
     for label, places in (("", PLACES), ("absent", [(t, 0) for t in ABSENT])):
-        queries = [fetch.OffsetQuery(topic=t, partition=p, at="latest") for t, p in places]
-        yield Case(label, native.LIST_OFFSETS, fetch.ListOffsetsRequest(queries=queries))
-        parts = [topics.RecordsToDelete(topic=t, partition=p, before_offset=-1) for t, p in places]
-        yield Case(label, native.DELETE_RECORDS, topics.DeleteRecordsRequest(partitions=parts))
-    yield Case("", native.INIT_PRODUCER_ID, produce.InitProducerIdRequest())
+        queries = [records.OffsetQuery(topic=t, partition=p, at="latest") for t, p in places]
+        yield Case(label, native.LIST_OFFSETS, records.ListOffsetsRequest(queries=queries))
+        parts = [records.RecordsToDelete(topic=t, partition=p, before_offset=-1) for t, p in places]
+        yield Case(label, native.DELETE_RECORDS, records.DeleteRecordsRequest(partitions=parts))
+    yield Case("", native.INIT_PRODUCER_ID, records.InitProducerIdRequest())
     ids = list(range(limits.PRODUCERS_PER_REQUEST_MAX))
-    query = produce.ProducersQuery(topic=NAMES[0], partition=0, producer_ids=ids)
-    yield Case("", native.DESCRIBE_PRODUCERS, produce.DescribeProducersRequest(partitions=[query]))
-    listed = [produce.ListedPartition(topic=t, partition=p, limit=1) for t, p in PLACES]
-    yield Case("", native.LIST_PRODUCERS, produce.ListProducersRequest(partitions=listed))
+    query = records.ProducersQuery(topic=NAMES[0], partition=0, producer_ids=ids)
+    yield Case("", native.DESCRIBE_PRODUCERS, records.DescribeProducersRequest(partitions=[query]))
+    listed = [records.ListedPartition(topic=t, partition=p, limit=1) for t, p in PLACES]
+    yield Case("", native.LIST_PRODUCERS, records.ListProducersRequest(partitions=listed))
 
 
 def _admin_cases() -> Iterator[Case]:
-    new = [topics.TopicToCreate(name=f"n{number}") for number in range(1_000)]
-    yield Case("", native.CREATE_TOPICS, topics.CreateTopicsRequest(topics=new))
-    altered = [topics.TopicToAlter(name=t.name, config={"retention.ms": "9"}) for t in new]
-    yield Case("", native.ALTER_TOPICS, topics.AlterTopicsRequest(topics=altered))
-    longer = [topics.TopicToExtend(name=topic.name, partitions=2) for topic in new]
-    yield Case("", native.ADD_PARTITIONS, topics.AddPartitionsRequest(topics=longer))
+    new = [records.TopicToCreate(name=f"n{number}") for number in range(1_000)]
+    yield Case("", native.CREATE_TOPICS, records.CreateTopicsRequest(topics=new))
+    altered = [records.TopicToAlter(name=t.name, config={"retention.ms": "9"}) for t in new]
+    yield Case("", native.ALTER_TOPICS, records.AlterTopicsRequest(topics=altered))
+    longer = [records.TopicToExtend(name=topic.name, partitions=2) for topic in new]
+    yield Case("", native.ADD_PARTITIONS, records.AddPartitionsRequest(topics=longer))
     removed = [topic.name for topic in new]
-    yield Case("", native.DELETE_TOPICS, topics.DeleteTopicsRequest(topics=removed))
-    yield Case("all", native.DESCRIBE_TOPICS, topics.DescribeTopicsRequest(paged=True))
+    yield Case("", native.DELETE_TOPICS, records.DeleteTopicsRequest(topics=removed))
+    yield Case("all", native.DESCRIBE_TOPICS, records.DescribeTopicsRequest(paged=True))
     yield Case(
-        "absent", native.DESCRIBE_TOPICS, topics.DescribeTopicsRequest(topics=ABSENT[:1_000])
+        "absent", native.DESCRIBE_TOPICS, records.DescribeTopicsRequest(topics=ABSENT[:1_000])
     )
     yield Case("", native.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest())
     yield Case("", native.TRANSFER_LEADER, cluster.TransferLeaderRequest(topic="w", partition=0))
     yield Case("", native.RECOVER_CLUSTER, cluster.RecoverClusterRequest())
     moves = [cluster.PartitionMove(partition=p, replicas=[1] * 15) for p in range(10_000)]
     yield Case("", native.REASSIGN, cluster.ReassignRequest(topic=NAMES[0], moves=moves))
-    yield Case("", native.CANCEL_DECOMMISSION, membership.CancelDecommissionRequest(broker=1))
+    yield Case("", native.CANCEL_DECOMMISSION, cluster.CancelDecommissionRequest(broker=1))
     yield Case("", native.THROTTLE_MOVES, cluster.ThrottleMovesRequest(bytes_per_s=1_024))
     yield Case("", native.UPGRADE_FEATURES, cluster.UpgradeFeaturesRequest())
     yield Case(
@@ -189,59 +178,60 @@ def _admin_cases() -> Iterator[Case]:
         native.VERIFY_COPY,
         cluster.VerifyCopyRequest(topic=NAMES[0], partition=0, start_offset=0, end_offset=0),
     )
-    yield Case("", native.DESCRIBE_EVENTS, events.DescribeEventsRequest(since_ms=0))
-    yield Case("", native.OPERATOR_HELLO, operator_auth.OperatorHelloRequest(nonce=bytes(32)))
+    yield Case("", native.DESCRIBE_EVENTS, cluster.DescribeEventsRequest(since_ms=0))
+    yield Case("", native.OPERATOR_HELLO, security.OperatorHelloRequest(nonce=bytes(32)))
 
 
 def _group_cases() -> Iterator[Case]:
-    names = [groups.PartitionName(topic=t, partition=p) for t, p in PLACES]
-    absent_names = [groups.PartitionName(topic=t, partition=0) for t in ABSENT]
+    names = [records.PartitionName(topic=t, partition=p) for t, p in PLACES]
+    absent_names = [records.PartitionName(topic=t, partition=0) for t in ABSENT]
     commits = [
-        groups.OffsetToCommit(topic=t, partition=p, offset=2, metadata="m" * 100) for t, p in PLACES
+        records.OffsetToCommit(topic=t, partition=p, offset=2, metadata="m" * 100)
+        for t, p in PLACES
     ]
-    absent_commits = [groups.OffsetToCommit(topic=t, partition=0, offset=2) for t in ABSENT]
-    yield Case("", native.FIND_COORDINATORS, groups.FindCoordinatorsRequest(groups=GROUP_NAMES))
+    absent_commits = [records.OffsetToCommit(topic=t, partition=0, offset=2) for t in ABSENT]
+    yield Case("", native.FIND_COORDINATORS, records.FindCoordinatorsRequest(groups=GROUP_NAMES))
     yield Case("1,000 members, join", native.GROUP_HEARTBEAT, _join(0))
     yield Case(
         "10,000 partitions, join",
         native.GROUP_HEARTBEAT,
-        groups.GroupHeartbeatRequest(
+        records.GroupHeartbeatRequest(
             group="alone",
             member_id="alone",
-            member_epoch=groups.JOIN_EPOCH,
+            member_epoch=records.JOIN_EPOCH,
             sequence=1,
             topics=NAMES + ABSENT[:990],
             owned=[
-                groups.TopicShare(topic=name, topic_id="", partitions=list(range(PARTITIONS)))
+                records.TopicShare(topic=name, topic_id="", partitions=list(range(PARTITIONS)))
                 for name in NAMES
             ],
         ),
     )
-    yield Case("", native.OFFSET_COMMIT, groups.OffsetCommitRequest(group="wide", offsets=commits))
+    yield Case("", native.OFFSET_COMMIT, records.OffsetCommitRequest(group="wide", offsets=commits))
     yield Case(
         "absent",
         native.OFFSET_COMMIT,
-        groups.OffsetCommitRequest(group="wide", offsets=absent_commits),
+        records.OffsetCommitRequest(group="wide", offsets=absent_commits),
     )
-    yield Case("", native.OFFSET_FETCH, groups.OffsetFetchRequest(group="wide", partitions=names))
-    yield Case("all", native.OFFSET_FETCH, groups.OffsetFetchRequest(group="wide"))
+    yield Case("", native.OFFSET_FETCH, records.OffsetFetchRequest(group="wide", partitions=names))
+    yield Case("all", native.OFFSET_FETCH, records.OffsetFetchRequest(group="wide"))
     yield Case(
         "absent",
         native.OFFSET_FETCH,
-        groups.OffsetFetchRequest(group="wide", partitions=absent_names),
+        records.OffsetFetchRequest(group="wide", partitions=absent_names),
     )
-    yield Case("", native.LIST_GROUPS, groups.ListGroupsRequest())
-    described = groups.DescribeGroupsRequest(groups=[*GROUP_NAMES[1:], "crowd"])
+    yield Case("", native.LIST_GROUPS, records.ListGroupsRequest())
+    described = records.DescribeGroupsRequest(groups=[*GROUP_NAMES[1:], "crowd"])
     yield Case("", native.DESCRIBE_GROUPS, described)
     yield Case(
         "absent",
         native.DELETE_OFFSETS,
-        groups.DeleteOffsetsRequest(group="wide", partitions=absent_names),
+        records.DeleteOffsetsRequest(group="wide", partitions=absent_names),
     )
     yield Case(
-        "", native.DELETE_OFFSETS, groups.DeleteOffsetsRequest(group="wide", partitions=names)
+        "", native.DELETE_OFFSETS, records.DeleteOffsetsRequest(group="wide", partitions=names)
     )
-    yield Case("", native.DELETE_GROUPS, groups.DeleteGroupsRequest(groups=GROUP_NAMES))
+    yield Case("", native.DELETE_GROUPS, records.DeleteGroupsRequest(groups=GROUP_NAMES))
 
 
 # -- Kafka's protocol ------------------------------------------------------------------------------

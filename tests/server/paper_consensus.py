@@ -15,7 +15,7 @@ from typing import Any, cast
 from raftlog.consensus import ConsensusNode, Outcome
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.workers import Workers
+from raftlog.server.scheduling import Workers
 from tests.client.virtual import VirtualLoop
 
 

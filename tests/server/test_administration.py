@@ -18,7 +18,7 @@ from raftlog.errors import (
     TopicExistsError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     TopicsResponse,

@@ -33,17 +33,17 @@ from raftlog.errors import (
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec
 from raftlog.protocol import api as apis
-from raftlog.protocol.authentication import SaslAuthenticateRequest
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.records import MetadataRequest
+from raftlog.protocol.security import SaslAuthenticateRequest
 from raftlog.replication.cluster_commands import PutUser
 from raftlog.replication.cluster_state import ClusterMachine, Done
-from raftlog.security.principal import ANONYMOUS, Principal
+from raftlog.security.acl import ANONYMOUS, Principal
 from raftlog.security.sasl import ScramClientExchange
 from raftlog.security.scram import make_credentials
 from raftlog.server.authentication import Authenticator
 from raftlog.server.broker import ADMIN_VARIABLE, read_first_user
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.security.fuzz import Inputs, fuzz_exchanges
 from tests.server.harness import Client, RunningBroker, closed_by_peer, running
 from tests.server.kafka.kafka_client import KafkaClient

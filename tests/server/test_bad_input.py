@@ -37,9 +37,15 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.connection import Broken, ClientConnectionState, Response
-from raftlog.protocol.frame import FAREWELL_CORRELATION_ID, FRAME, MAGIC
-from raftlog.protocol.handshake import ApiVersionsRequest
+from raftlog.protocol.connection import (
+    FAREWELL_CORRELATION_ID,
+    FRAME,
+    MAGIC,
+    Broken,
+    ClientConnectionState,
+    Response,
+)
+from raftlog.protocol.security import ApiVersionsRequest
 from raftlog.record import Codec
 from tests.record.batches import forged, payload_of, resealed
 from tests.server.harness import (

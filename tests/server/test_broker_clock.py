@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from raftlog.limits import CLOCK_STEP_MS
-from raftlog.server.broker_clock import BrokerClock
+from raftlog.server.partition import BrokerClock
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.server.budgets import RequestBudget, ResponseBudget
+from raftlog.server.scheduling import RequestBudget, ResponseBudget
 
 
 class Conn:

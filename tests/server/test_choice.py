@@ -6,10 +6,9 @@ import pytest
 
 from raftlog.kafka import api as apis
 from raftlog.kafka.connection import KafkaConnectionState, KafkaRequest
-from raftlog.protocol.connection import Broken, Request, ServerConnectionState
-from raftlog.protocol.frame import encode_request
-from raftlog.protocol.handshake import ApiVersionsRequest
-from raftlog.server.choice import Event, ProtocolChoice
+from raftlog.protocol.connection import Broken, Request, ServerConnectionState, encode_request
+from raftlog.protocol.security import ApiVersionsRequest
+from raftlog.server.connection import Event, ProtocolChoice
 from raftlog.testing.kafka_wire import request
 
 NATIVE = b"".join(encode_request(1, version=0, correlation_id=1, message=ApiVersionsRequest()))

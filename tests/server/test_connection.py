@@ -12,11 +12,14 @@ import pytest
 from raftlog import limits
 from raftlog.config import Address
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchPartition, FetchRequest
-from raftlog.protocol.frame import encode_request
-from raftlog.protocol.frame_reader import FrameReader
-from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.connection import FrameReader, encode_request
+from raftlog.protocol.records import (
+    FetchPartition,
+    FetchRequest,
+    MetadataRequest,
+    ProducePartition,
+    ProduceRequest,
+)
 from raftlog.server.connection import REFUSALS_LOGGED_MAX
 from tests.server.harness import (
     TIMEOUT_S,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog import Acl, Admin, Consumer, NewTopic, Producer, TopicPartition, limits
-from raftlog.client.delegation_tokens import NewToken
+from raftlog.client.administration.security import NewToken
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import (
@@ -26,14 +26,14 @@ from raftlog.errors import (
 )
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec, errors
-from raftlog.security.delegation import HMAC_BYTES, make_token, password_of
-from raftlog.security.principal import ANONYMOUS, Principal
+from raftlog.security.acl import ANONYMOUS, Principal
+from raftlog.security.credentials import HMAC_BYTES, make_token, password_of
 from raftlog.security.sasl import ScramClientExchange
+from raftlog.server.apis.security import check_token_allowed
 from raftlog.server.authentication import Authenticator
-from raftlog.server.requests.delegation_tokens import check_token_allowed
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import wait_until
-from raftlog_cli.http_api import PATHS as API_PATHS
+from raftlog.testing.cluster import wait_until
+from raftlog_cli.console.http import PATHS as API_PATHS
 from raftlog_cli.main import run
 from tests.secrets_in import found_in
 from tests.server.harness import RunningBroker, running

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.config.watermark import Watermark
+from raftlog.config.address import Watermark
 from raftlog.errors import DiskFullError
-from raftlog.server.disk_space import FAILURE_CHECKS, INODES_KEPT, DiskSpace, SpaceLevel
+from raftlog.server.disks import FAILURE_CHECKS, INODES_KEPT, DiskSpace, SpaceLevel
 from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.types import TopicPartition
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.server.disk_watch import JOURNAL_SECONDS, SUSPECT_SECONDS, WATCH_SECONDS, DiskWatch
-from raftlog.server.workers import Unfinished, Workers
+from raftlog.server.disks import JOURNAL_SECONDS, SUSPECT_SECONDS, WATCH_SECONDS, DiskWatch
+from raftlog.server.scheduling import Unfinished, Workers
 from tests.client.virtual import VirtualLoop
 
 TIMEOUT_S = 5.0

@@ -9,10 +9,10 @@ import pytest
 from raftlog.errors import OutcomeUnknownError, ThrottledError, UnsupportedApiError
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import ListOffsetsRequest, OffsetQuery
+from raftlog.protocol.records import ListOffsetsRequest, OffsetQuery
 from raftlog.server import dispatch
 from raftlog.server.context import BrokerContext
-from raftlog.server.reply import Reply
+from raftlog.server.exchange import Reply
 from tests.server.harness import Client, RunningBroker, batch_of
 
 QUERY = ListOffsetsRequest(queries=[OffsetQuery(topic="t", partition=0, at="latest")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.replication.events import Event
-from raftlog.server.event_log import EventLog
+from raftlog.replication.cluster_commands import Event
+from raftlog.server.partition import EventLog
 
 
 def test_the_oldest_is_forgotten_and_stays_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,18 +19,15 @@ from raftlog.failpoints import VARIABLE, FailpointDisk
 from raftlog.memory_transport import MemoryTransport, join
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import ClientConnectionState, Request, Response
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
 from raftlog.protocol.peer import PeerPingRequest, RaftRequest
+from raftlog.protocol.records import MetadataRequest, MetadataResponse
 from raftlog.server.broker import REAL
-from raftlog.server.budgets import ResponseBudget
-from raftlog.server.connection import Connection, ConnectionServices
+from raftlog.server.connection import Connection, Connections, ConnectionServices
 from raftlog.server.failpoints import FailpointConnection, FailpointConnector, surroundings
-from raftlog.server.listener import Connections
 from raftlog.server.main import world
 from raftlog.server.metrics import Counters
-from raftlog.server.peers.channel import PeerChannel, SocketPeerConnector
-from raftlog.server.turns import Turns
-from raftlog.server.workers import Workers
+from raftlog.server.peers.links import PeerChannel, SocketPeerConnector
+from raftlog.server.scheduling import ResponseBudget, Turns, Workers
 from tests.client.virtual import VirtualLoop
 from tests.server.peers.test_channel import Peer
 from tests.server.test_main import process, refusal

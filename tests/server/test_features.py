@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN
-from raftlog.server.features import features
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN
+from raftlog.server.context import features
 
 
 @pytest.mark.parametrize("version", range(PEER_PROTOCOL_VERSION_MIN, PEER_PROTOCOL_VERSION + 1))

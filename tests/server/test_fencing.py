@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import FencedLeaderEpochError, RaftlogError, UnknownLeaderEpochError
-from raftlog.server.fencing import check_epoch
+from raftlog.server.partition import check_epoch
 from raftlog.types import TopicPartition
 
 TP = TopicPartition("t", 3)

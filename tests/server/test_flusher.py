@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from raftlog.errors import StorageFailedError
-from raftlog.server.flusher import GroupCommit
 from raftlog.server.metrics import Counters
-from raftlog.server.workers import Workers
+from raftlog.server.partition import GroupCommit
+from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from tests.running import runs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas
+from raftlog.replication.partition_state import ChangeIsr, ChangeReplicas
 from tests.server.cluster.hosting import Hosting, hosting
 from tests.server.cluster.paper import DISKS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raftlog.protocol.replication import Divergence, ReplicaFetchRequest
+from raftlog.protocol.peer import Divergence, ReplicaFetchRequest
 from tests.running import runs
 from tests.server.cluster.copying import Copying, batches, leaders_log, part
 from tests.server.cluster.leading import Leading, at

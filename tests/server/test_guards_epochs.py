@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from raftlog.errors import UnknownLeaderEpochError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.records import (
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetQuery,
+    ProducePartition,
+    ProduceRequest,
+)
 from tests.server.harness import Client, batch_of, error_of, only
 
 NEWER = 7

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.client.partition_requests import At
-from raftlog.config.watermark import Watermark
+from raftlog.client.requests import At
+from raftlog.config.address import Watermark
 from raftlog.errors import (
     CommitUnknownError,
     DiskFullError,
@@ -23,13 +23,13 @@ from raftlog.errors import (
     UnknownLeaderEpochError,
 )
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import ListOffsetsRequest, OffsetAnswer, OffsetQuery
+from raftlog.protocol.records import ListOffsetsRequest, OffsetAnswer, OffsetQuery
 from raftlog.record import validate
+from raftlog.server.apis import offsets
 from raftlog.server.context import BrokerContext
-from raftlog.server.disk_space import DiskSpace
-from raftlog.server.handlers import list_offsets
-from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.disks import DiskSpace
 from raftlog.server.partition import Partition
+from raftlog.server.scheduling import Acknowledge
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure
 from tests.running import runs
@@ -194,7 +194,7 @@ class Asked:
         query = OffsetQuery(topic="t", partition=0, at=at, leader_epoch=-1)
         request = SimpleNamespace(message=ListOffsetsRequest(queries=[query]))
         context = cast(BrokerContext, self)
-        for _ in list_offsets.handle(context, cast(Request, request), reply.as_reply):
+        for _ in offsets.handle(context, cast(Request, request), reply.as_reply):
             pass
 
 

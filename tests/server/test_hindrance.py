@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.server.hindrance import FULL_SECONDS, FULL_SECONDS_MAX, SLOWER, Hindrance
+from raftlog.server.partition import FULL_SECONDS, FULL_SECONDS_MAX, SLOWER, Hindrance
 
 
 class Watch:

@@ -10,10 +10,9 @@ import pytest
 from raftlog.config import BrokerConfig
 from raftlog.errors import BrokerUnavailableError
 from raftlog.record import decode_lists, split, validate
-from raftlog.server.log_cleaner import LogCleaner
+from raftlog.server.maintenance import LogCleaner, LogVerifier
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
-from raftlog.server.scrubber import LogVerifier
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.record.batches import batch_of

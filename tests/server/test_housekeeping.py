@@ -12,12 +12,10 @@ import pytest
 from raftlog.config import BrokerConfig
 from raftlog.disk import OsDisk
 from raftlog.limits import SEGMENT_BYTES_MIN
-from raftlog.server.housekeeping import Housekeeping
-from raftlog.server.log_cleaner import LogCleaner
+from raftlog.server.maintenance import STEP_SECONDS, Housekeeping, LogCleaner, LogVerifier
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
-from raftlog.server.scrubber import STEP_SECONDS, LogVerifier
-from raftlog.storage.copies import Copies
+from raftlog.storage.checkpoint import Copies
 from raftlog.testing import wait_until
 from raftlog.testing.disk import SimDisk
 from tests.server.cluster.paper import Scene, play, write

@@ -12,12 +12,12 @@ from raftlog import limits
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.protocol import api as apis
-from raftlog.protocol.frame import FRAME, MAGIC
-from raftlog.protocol.metadata import MetadataRequest
+from raftlog.protocol.connection import FRAME, MAGIC
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import Dialling
-from raftlog.server import listener
-from raftlog.server.listener import address_of, bind
+from raftlog.protocol.records import MetadataRequest
+from raftlog.protocol.security import Dialling
+from raftlog.server import connection
+from raftlog.server.connection import address_of, bind
 from tests.server.harness import TIMEOUT_S, RunningBroker, batch_of, closed_by_peer, running
 
 
@@ -103,7 +103,7 @@ def test_who_does_not_begin_a_handshake_makes_room_for_who_may(
 def test_those_who_send_too_little_are_closed_while_others_wait_for_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "RELIEF_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "RELIEF_SECONDS", 0.05)
     with (
         running(tmp_path, queued_max_request_bytes=str(limits.MIB)) as broker,
         broker.client() as client,

@@ -19,14 +19,12 @@ from raftlog.errors import (
     RaftlogError,
     StorageFailedError,
 )
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.log_cleaner import LogCleaner
-from raftlog.server.log_compaction import Finished, Pass, Terms
+from raftlog.server.maintenance import LogCleaner, LogVerifier
 from raftlog.server.metrics import Counters
-from raftlog.server.scrubber import LogVerifier
+from raftlog.server.partition import BrokerClock, Finished, Pass, Terms
 from raftlog.storage import CompactionStatus
 from raftlog.storage.compaction import LastPass
-from raftlog.storage.faults import storage_error
+from raftlog.storage.state_files import storage_error
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play

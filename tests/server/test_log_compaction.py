@@ -9,18 +9,18 @@ from typing import Any, cast
 import pytest
 
 from raftlog.errors import BrokerUnavailableError, DamagedLogError
-from raftlog.server.flusher import GroupCommit
-from raftlog.server.log_compaction import (
+from raftlog.server.metrics import Counters
+from raftlog.server.partition import (
     SLEEP_SECONDS_MAX,
     WORK_SECONDS_MAX,
     YIELD_SECONDS,
     GivenUpError,
+    GroupCommit,
     LogCompaction,
     Pace,
     Pass,
     Terms,
 )
-from raftlog.server.metrics import Counters
 from raftlog.storage import Log
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play

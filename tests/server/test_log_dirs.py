@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from raftlog.config import BrokerConfig
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.disk_space import SpaceLevel
-from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.log_dirs import LogDirMonitor
-from raftlog.server.partition import HostServices
-from raftlog.server.workers import Unfinished
+from raftlog.server.disks import DiskWatch, SpaceLevel
+from raftlog.server.partition import BrokerClock, HostServices
+from raftlog.server.scheduling import Unfinished
+from raftlog.server.topic_table import LogDirMonitor
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from tests.client.virtual import VirtualLoop
 from tests.server.cluster.paper import PaperWorkers

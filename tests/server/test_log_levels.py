@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.errors import InvalidRequestError
-from raftlog.server import log_levels
-from raftlog.server.log_levels import LoggerLevel
+from raftlog.server import metrics
+from raftlog.server.metrics import LoggerLevel
 
 NAME = "raftlog.test_log_levels"
 
@@ -24,15 +24,15 @@ def restored() -> Iterator[None]:
 
 
 def levels() -> dict[str, LoggerLevel]:
-    return {each.name: each for each in log_levels.describe()}
+    return {each.name: each for each in metrics.describe()}
 
 
 def test_a_level_holds_for_the_loggers_below() -> None:
-    log_levels.alter({"root": "warning"}, default="info")
+    metrics.alter({"root": "warning"}, default="info")
     assert levels()["root"] == LoggerLevel("root", "warning", True)
-    log_levels.alter({NAME: "debug"}, default="info")
+    metrics.alter({NAME: "debug"}, default="info")
     assert levels()[f"{NAME}.below"] == LoggerLevel(f"{NAME}.below", "debug", False)
-    log_levels.alter({NAME: None, "root": None}, default="error")
+    metrics.alter({NAME: None, "root": None}, default="error")
     assert levels()[NAME] == LoggerLevel(NAME, "error", False)
 
 
@@ -40,6 +40,6 @@ def test_a_level_holds_for_the_loggers_below() -> None:
 def test_all_changes_are_made_or_none(wrong: dict[str, str]) -> None:
     before = levels()
     with pytest.raises(InvalidRequestError, match=r"no_such|loud"):
-        log_levels.alter({"root": "error", **wrong}, default="info")
+        metrics.alter({"root": "error", **wrong}, default="info")
     assert levels() == before
     assert "raftlog.no_such" not in before

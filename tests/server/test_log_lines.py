@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from raftlog import limits
-from raftlog.server.log_lines import LogWriter, RepeatFilter, formatter
+from raftlog.server.main import LogWriter, RepeatFilter, formatter
 
 MS = 1_700_000_000_123
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from raftlog.errors import BrokerUnavailableError, DiskFullError, RaftlogError, StorageFailedError
 from raftlog.record import validate
-from raftlog.server.flusher import GroupCommit
-from raftlog.server.log_start import LogStartAdvancer
 from raftlog.server.metrics import Counters
+from raftlog.server.partition import GroupCommit, LogStartAdvancer
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.running import runs

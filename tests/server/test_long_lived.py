@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.server.long_lived import CHANGE_PARTITIONS, LongLivedObjects
+from raftlog.server.main import CHANGE_PARTITIONS, LongLivedObjects
 
 
 def test_many_new_partitions_are_frozen_and_many_deleted_ones_are_released() -> None:

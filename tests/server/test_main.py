@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.config import Address, parse_address
-from raftlog.server.listener import address_of, bind
+from raftlog.server.connection import address_of, bind
 from raftlog.server.main import raise_file_limit, reached_here
 from raftlog.testing import fork_server
 from tests.server.harness import TIMEOUT_S, Client, batch_of
@@ -26,7 +26,7 @@ from tests.server.harness import TIMEOUT_S, Client, batch_of
 PROGRAM = """
 import sys
 from raftlog.config import BrokerConfig
-from raftlog.server.main import run
+from raftlog.server.main import (run)
 sys.exit(run(BrokerConfig.from_text(dict(pair.split("=", 1) for pair in sys.argv[1:]))))
 """
 FAILING_PROGRAM = (
@@ -343,7 +343,7 @@ def test_a_broker_reaches_itself_where_it_listens(listening: str, here: str) -> 
 
 FAULTS_PROGRAM = """
 import resource, sys
-from raftlog.server.main import keep_freed_memory
+from raftlog.server.main import (keep_freed_memory)
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def work():

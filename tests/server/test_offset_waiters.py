@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.errors import ClosedError, RaftlogError
-from raftlog.server.offset_waiters import OffsetWaiters
+from raftlog.server.scheduling import OffsetWaiters
 
 GONE = ClosedError("gone")
 

@@ -8,20 +8,19 @@ import pytest
 
 from raftlog.errors import InvalidRequestError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import (
+from raftlog.protocol.records import (
+    DeleteRecordsRequest,
+    DescribeTopicsRequest,
     FetchPartition,
     FetchRequest,
     ListOffsetsRequest,
+    MetadataRequest,
     OffsetQuery,
-)
-from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
-from raftlog.protocol.topics import (
-    DeleteRecordsRequest,
-    DescribeTopicsRequest,
+    ProducePartition,
+    ProduceRequest,
     RecordsToDelete,
 )
-from raftlog.server.once import check_once
+from raftlog.server.exchange import check_once
 from tests.server.harness import Client
 
 TWICE = [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.config import TopicConfig
-from raftlog.config.watermark import Watermark
+from raftlog.config.address import Watermark
 from raftlog.errors import (
     CommitUnknownError,
     DamagedLogError,
@@ -26,11 +26,9 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.record import validate
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.disk_space import DiskSpace
-from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.partition import HostServices, Partition
-from raftlog.server.workers import Workers
+from raftlog.server.disks import DiskSpace, DiskWatch
+from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from raftlog.types import TopicPartition

@@ -6,7 +6,7 @@ import itertools
 import os
 
 from raftlog.security.producer_ids import NAMED_ID_BASE
-from raftlog.server import producer_ids
+from raftlog.server.apis import produce
 
 
 def test_an_id_has_62_bits_of_what_cannot_be_guessed() -> None:
@@ -16,13 +16,13 @@ def test_an_id_has_62_bits_of_what_cannot_be_guessed() -> None:
         asked.append(count)
         return b"\xff" * count
 
-    assert producer_ids.draw(entropy) == NAMED_ID_BASE - 1
-    assert producer_ids.draw(lambda count: bytes(count - 1) + b"\x04") == 1
+    assert produce.draw(entropy) == NAMED_ID_BASE - 1
+    assert produce.draw(lambda count: bytes(count - 1) + b"\x04") == 1
     assert asked == [8]
 
 
 def test_ids_do_not_follow_from_one_another() -> None:
-    drawn = [producer_ids.draw(os.urandom) for _ in range(1_000)]
+    drawn = [produce.draw(os.urandom) for _ in range(1_000)]
     assert len(set(drawn)) == 1_000
     assert all(0 <= id_ < NAMED_ID_BASE for id_ in drawn)
     steps = {(b - a) % (1 << 62) for a, b in itertools.pairwise(drawn)}

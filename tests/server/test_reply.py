@@ -10,12 +10,17 @@ import pytest
 from raftlog.errors import InvalidRequestError, OutcomeUnknownError, RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+)
 from raftlog.protocol.schema import Message
 from raftlog.server.connection import Connection
+from raftlog.server.exchange import Reply
 from raftlog.server.metrics import Counters
-from raftlog.server.reply import Reply
 
 FETCH = FetchRequest(partitions=[FetchPartition(topic="t", partition=0, offset=0)])
 PART = ProducePartition(topic="t", partition=0, length=3)

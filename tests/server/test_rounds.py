@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from raftlog.errors import NotLeaderError, RaftlogError
-from raftlog.server.offset_waiters import Acknowledge
-from raftlog.server.rounds import Rounds
+from raftlog.server.scheduling import Acknowledge, Rounds
 
 
 class Asked:

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import DamagedLogError, NotLeaderError, UnknownTopicError
-from raftlog.server.metrics import Counters
-from raftlog.server.partition import Partition
-from raftlog.server.scrubber import (
+from raftlog.server.maintenance import (
     HOSTS_PER_TURN,
     MEASURE_EVERY_STEPS,
     STEP_BYTES_MAX,
@@ -24,6 +22,8 @@ from raftlog.server.scrubber import (
     LogVerifier,
     Scrubber,
 )
+from raftlog.server.metrics import Counters
+from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from raftlog.types import Offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.server.timer_coalescing import LONG_S, SLACK_S, coalesced_deadline
+from raftlog.server.scheduling import LONG_S, SLACK_S, coalesced_deadline
 
 nows = st.floats(0, 1e9)
 

@@ -17,7 +17,7 @@ from raftlog.clock import SystemClock
 from raftlog.errors import BrokerUnavailableError, InvalidConfigError, InvalidRequestError
 from raftlog.server.tls import BrokerTls, ListenerContext
 from raftlog.testing.certificates import Certificates, create
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.server.harness import FakeClock, RunningBroker, closed_by_peer, running
 
 Settings = dict[str, str]

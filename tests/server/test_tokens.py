@@ -29,11 +29,11 @@ from raftlog.errors import (
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec
 from raftlog.protocol import api as apis
-from raftlog.protocol.authentication import SaslAuthenticateRequest
-from raftlog.server.tokens import BrokerTokens, read
+from raftlog.protocol.security import SaslAuthenticateRequest
+from raftlog.server.authentication import BrokerTokens, read
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.certificates import create as create_certificates
-from raftlog.testing.probes import free_port, wait_until
+from raftlog.testing.cluster import free_port, wait_until
 from tests.server.harness import Client, RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient
 from tests.server.provider import AUDIENCE, ISSUER, Provider

@@ -11,13 +11,10 @@ from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.limits import SHARE_SECONDS, TURN_SECONDS
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import ClientConnectionState, Request
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.server.budgets import ResponseBudget
-from raftlog.server.connection import Connection
-from raftlog.server.listener import Connections
+from raftlog.protocol.records import MetadataRequest, MetadataResponse
+from raftlog.server.connection import Connection, Connections
 from raftlog.server.metrics import Counters
-from raftlog.server.turns import Steps, Turns
-from raftlog.server.workers import Done, Workers
+from raftlog.server.scheduling import Done, ResponseBudget, Steps, Turns, Workers
 from tests.running import runs
 
 TICK_S = SHARE_SECONDS / 4

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from raftlog.server.workers import Workers
+from raftlog.server.scheduling import Workers
 
 
 def test_outcomes_arrive_on_the_loop_in_order() -> None:

@@ -6,12 +6,11 @@ from typing import cast
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.server.broker import Broker
 from raftlog.testing.simulator.faults import HANGS
-from raftlog.testing.simulator.process import ClientMachine
 from raftlog.testing.simulator.scenario import Scenario, run
-from raftlog.testing.simulator.world import CLUSTER_SECRET, World
+from raftlog.testing.simulator.world import CLUSTER_SECRET, ClientMachine, World
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster
 

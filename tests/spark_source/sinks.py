@@ -12,15 +12,14 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from pyspark_raftlog.options import SinkOptions
-from pyspark_raftlog.recall import COLUMNS
+from pyspark_raftlog.routing import COLUMNS
 from pyspark_raftlog.source import RaftlogDataSource
-from pyspark_raftlog.stream_writer import StreamWriter
-from pyspark_raftlog.writer import BatchWriter, Extent, TaskReport
+from pyspark_raftlog.writer import BatchWriter, Extent, StreamWriter, TaskReport
 from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
-from raftlog.client.batch import ProducerIdAndEpoch
+from raftlog.client.accumulator import ProducerIdAndEpoch
 from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.errors import RaftlogError, UnknownTopicError
-from raftlog.protocol.produce import DescribedProducer
+from raftlog.protocol.records import DescribedProducer
 from raftlog.record import BatchBody, decode_records, seal
 from raftlog.record.arrow import schema_of
 

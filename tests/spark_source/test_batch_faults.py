@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_raftlog.batch_reader import BatchReader
 from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.reader import BatchReader
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import cluster

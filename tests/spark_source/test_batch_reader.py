@@ -14,9 +14,9 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_raftlog.batch_reader import BatchReader, plan_ranges
 from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.reader import BatchReader, plan_ranges
 from pyspark_raftlog.schema import read_schema
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Admin, Producer, TopicPartition

@@ -15,7 +15,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.testing import Cluster
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.spark_source.fakes import FakeAdmin, FakeClock, FakePartition, catalog_of
 from tests.spark_source.fixtures import NewTopicFunction
 

@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 from pyspark.serializers import CPickleSerializer
 
-from pyspark_raftlog import client_options
-from pyspark_raftlog.client_options import (
+from pyspark_raftlog import options as client_options
+from pyspark_raftlog.options import (
     CONNECTION_SETTINGS,
     READ_SETTINGS,
     SECURITY_SETTINGS,
     WRITE_SETTINGS,
     Setting,
+    SinkOptions,
+    SourceOptions,
+    Texts,
     dotted,
     parse_address_list,
     parse_settings,
 )
-from pyspark_raftlog.option_values import Texts
-from pyspark_raftlog.options import SinkOptions, SourceOptions
 from raftlog import Admin, Consumer, Producer
-from raftlog.client.range_reader import RangeReader
+from raftlog.client.readers import RangeReader
 from raftlog.client.settings import SecurityArguments
 from raftlog.errors import InvalidRequestError
 from raftlog.record import Codec

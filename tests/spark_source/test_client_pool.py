@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from pyspark_raftlog import client_pool
-from pyspark_raftlog.client_pool import ClientPool, Connection, connection_of
+from pyspark_raftlog import clients
+from pyspark_raftlog.clients import ClientPool, Connection, connection_of
 from pyspark_raftlog.options import SourceOptions
 from raftlog.errors import RequestTimedOutError
 
@@ -108,7 +108,7 @@ def test_a_forked_child_makes_clients_of_its_own(lender: ClientPool[FakeClient])
 def test_every_lender_hears_of_a_fork() -> None:
     script = """
         import os
-        from pyspark_raftlog.client_pool import Connection, ClientPool
+        from pyspark_raftlog.clients import Connection, ClientPool
         class Client:
             def __init__(self, connection): pass
             def close(self): print("closed", flush=True)
@@ -166,7 +166,7 @@ def test_every_setting_that_is_allowed_is_taken_by_the_clients() -> None:
         ("read_from", "replica"),
     )
     connection = Connection("127.0.0.1:1", connecting=connecting, reading=reading)
-    with client_pool.range_readers.lend(connection), client_pool.catalogs.lend(connection):
+    with clients.range_readers.lend(connection), clients.catalogs.lend(connection):
         pass  # nothing is connected before it is used
-    client_pool.range_readers.close()
-    client_pool.catalogs.close()
+    clients.range_readers.close()
+    clients.catalogs.close()

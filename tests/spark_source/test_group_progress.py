@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pyspark_raftlog.group_progress import NOTE, PAUSE_S, GroupProgress
+from pyspark_raftlog.clients import NOTE, PAUSE_S, GroupProgress
 from pyspark_raftlog.offsets import StreamOffset
 from raftlog import Admin, TopicPartition
 from raftlog.errors import CoordinatorLoadingError, RaftlogError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_raftlog.option_names import (
+from pyspark_raftlog.options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
+    Texts,
     check_names,
     check_no_secrets,
     notices,
 )
-from pyspark_raftlog.option_values import Texts
 from raftlog.errors import InvalidRequestError
 
 MODES = [(False, False), (False, True), (True, False), (True, True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_raftlog.option_values import Texts, choice, flag, integer
+from pyspark_raftlog.options import Texts, choice, flag, integer
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
 

@@ -13,8 +13,15 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_raftlog import options as module
 from pyspark_raftlog.offsets import Offsets, Time, Word
-from pyspark_raftlog.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from pyspark_raftlog.options import Assigned, Pattern, SinkOptions, SourceOptions, Topics
+from pyspark_raftlog.options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    Assigned,
+    Pattern,
+    SinkOptions,
+    SourceOptions,
+    Topics,
+)
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.record import Codec

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_raftlog.recall import Multiset, Rows, Stored, digests_of
-from pyspark_raftlog.routing import record_schema
+from pyspark_raftlog.routing import Multiset, Rows, Stored, digests_of, record_schema
 from raftlog import ConsumerRecord
 from tests.spark_source.sinks import portion_of
 

@@ -12,7 +12,7 @@ import pytest
 
 import pyspark_raftlog
 from pyspark_raftlog import DefaultSource
-from pyspark_raftlog.batch_reader import BatchReader
+from pyspark_raftlog.reader import BatchReader
 from pyspark_raftlog.schema import read_schema
 from pyspark_raftlog.source import RaftlogDataSource
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pyspark_raftlog.offsets import Bound, Offsets, Time, Times, Word
-from pyspark_raftlog.option_values import Texts
-from pyspark_raftlog.selection import (
+from pyspark_raftlog.options import (
     Assigned,
     Bounds,
     Pattern,
+    Texts,
     Topics,
     parse_bounds,
     parse_selection,

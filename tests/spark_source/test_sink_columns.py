@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_raftlog.routing import SinkColumns, sink_columns
 from pyspark_raftlog.schema import read_schema
-from pyspark_raftlog.sink_columns import SinkColumns, sink_columns
 from raftlog.errors import InvalidRequestError
 
 HEADERS = StructType().add("key", StringType()).add("value", BinaryType())

@@ -16,13 +16,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_raftlog import DefaultSource, source
-from pyspark_raftlog.batch_reader import BatchReader
+from pyspark_raftlog.reader import BatchReader
 from pyspark_raftlog.schema import ALL_COLUMNS, read_schema
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog import Consumer, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnsupportedFeatureError
 from raftlog.testing import Cluster
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.spark_source.fixtures import LoadFunction, NewTopicFunction
 
 if TYPE_CHECKING:

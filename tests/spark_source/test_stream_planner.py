@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_raftlog.offsets import StreamOffset
-from pyspark_raftlog.planning import DataLossError, LossKind
-from pyspark_raftlog.stream_planner import (
+from pyspark_raftlog.planning import (
     LOSSES_NAMED_MAX,
     UNLIMITED,
+    DataLossError,
+    LossKind,
     Rate,
     Step,
     StreamPlanner,

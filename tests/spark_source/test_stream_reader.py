@@ -17,13 +17,12 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from pyspark_raftlog import stream_reader
+from pyspark_raftlog import reader as stream_reader
 from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.options import Selection, SourceOptions
-from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange, View
+from pyspark_raftlog.reader import StreamReader
 from pyspark_raftlog.schema import read_schema
-from pyspark_raftlog.stream_planner import View
-from pyspark_raftlog.stream_reader import StreamReader
 from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownGroupError, UnknownTopicError
 from raftlog.testing import Cluster

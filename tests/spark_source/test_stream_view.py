@@ -7,11 +7,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from pyspark_raftlog.bounds import record_sizes, selects, starting_offset, view_of
 from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.options import Assigned, Pattern, Selection, SourceOptions, Topics
-from pyspark_raftlog.planning import DataLossError
-from pyspark_raftlog.stream_planner import View
-from pyspark_raftlog.stream_view import record_sizes, selects, starting_offset, view_of
+from pyspark_raftlog.planning import DataLossError, View
 from raftlog import Admin, PartitionDescription, TopicDescription, TopicListing, TopicPartition
 from raftlog.errors import InvalidRequestError, UnknownTopicError
 from raftlog.types import Offset

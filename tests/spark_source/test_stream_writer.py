@@ -9,11 +9,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from pyspark_raftlog import stream_writer
+from pyspark_raftlog import writer as stream_writer
 from pyspark_raftlog.options import SinkOptions
-from pyspark_raftlog.sink_columns import SinkColumns
-from pyspark_raftlog.stream_writer import StreamWriter, producer_of
-from pyspark_raftlog.writer import TaskReport, WritePlan, plan_write, write_rows
+from pyspark_raftlog.writer import (
+    SinkColumns,
+    StreamWriter,
+    TaskReport,
+    WritePlan,
+    plan_write,
+    producer_of,
+    write_rows,
+)
 from raftlog.errors import InvalidRequestError, ProducerFencedError, UnsupportedFeatureError
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction

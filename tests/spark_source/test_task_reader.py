@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_raftlog import client_pool
+from pyspark_raftlog import clients
 from pyspark_raftlog.catalog import Catalog
-from pyspark_raftlog.client_pool import ClientPool, Connection
+from pyspark_raftlog.clients import ClientPool, Connection
 from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
+from pyspark_raftlog.reader import ReadSettings, read_partition, settings_of
 from pyspark_raftlog.schema import arrow_schema, read_schema
-from pyspark_raftlog.task_reader import ReadSettings, read_partition, settings_of
 from raftlog import TopicPartition
 from raftlog.errors import (
     CorruptBatchError,
@@ -83,8 +83,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     def catalog(connection: Connection) -> Catalog:
         return catalog_of(admin)
 
-    monkeypatch.setattr(client_pool, "range_readers", ClientPool(made))
-    monkeypatch.setattr(client_pool, "catalogs", ClientPool(catalog))
+    monkeypatch.setattr(clients, "range_readers", ClientPool(made))
+    monkeypatch.setattr(clients, "catalogs", ClientPool(catalog))
     return made
 
 
@@ -185,7 +185,7 @@ def test_a_topic_that_is_gone_or_made_anew(
     log: FakeLog, monkeypatch: pytest.MonkeyPatch, topic_id: str
 ) -> None:
     admin = FakeAdmin({"t": [log.partition]} if topic_id else {})
-    monkeypatch.setattr(client_pool, "catalogs", ClientPool(lambda connection: catalog_of(admin)))
+    monkeypatch.setattr(clients, "catalogs", ClientPool(lambda connection: catalog_of(admin)))
     wanted = replace(WANTED, topic_id=topic_id or "t-id")
     log.errors = [(4, UnknownTopicError("gone"))]
     with pytest.raises(DataLossError) as raised:

@@ -23,15 +23,15 @@ from pyspark.sql.functions import col, udf
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from pyspark_raftlog import writer
-from pyspark_raftlog.client_pool import ClientPool
+from pyspark_raftlog.clients import ClientPool
 from pyspark_raftlog.options import SinkOptions
-from pyspark_raftlog.sink_columns import SinkColumns
 from pyspark_raftlog.writer import (
     Attempt,
     BatchWriter,
     DifferentRowsError,
     PlannedTopic,
     Settlement,
+    SinkColumns,
     StoredRecordsGoneError,
     TaskReport,
     WritePlan,

@@ -15,8 +15,7 @@ from hypothesis.stateful import precondition, rule
 from raftlog import limits
 from raftlog.disk import NO_ROOM
 from raftlog.errors import DiskFullError, StorageFailedError
-from raftlog.storage.cleaner import CompactionTask
-from raftlog.storage.compaction_files import CLEANED_SUFFIX
+from raftlog.storage.compaction import CLEANED_SUFFIX, CompactionTask
 from raftlog.storage.segment import file_name
 from raftlog.testing.disk import CHANGES, Fault, SimDisk, Stopped
 from tests.storage.compacted import (

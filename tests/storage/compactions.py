@@ -10,8 +10,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.record import parse_header
 from raftlog.storage import Log
-from raftlog.storage.cleaner import CompactionTask, Pause
-from raftlog.storage.compaction_files import CLEANED_SUFFIX
+from raftlog.storage.compaction import CLEANED_SUFFIX, CompactionTask, Pause
 from raftlog.testing.disk import SimDisk
 from tests.storage.compacted import Row, rows_of
 from tests.storage.logs import NOW_MS, append, files, open_log, stored

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raftlog.record import BatchHeader, decode_lists, parse_header, stamp
-from raftlog.storage.epoch_cache import EpochCache
 from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.segment import EpochCache
 
 SEQUENCES = 1 << 31
 BATCHES_REMEMBERED = 5

@@ -8,23 +8,23 @@ import pytest
 
 from raftlog.disk import OsDisk
 from raftlog.errors import DamagedLogError, DataDirectoryError
-from raftlog.storage import access_file, state_file
+from raftlog.storage import state_files
 
 
 def test_a_state_is_read_as_it_was_saved(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
-    assert access_file.read_access(disk, directory) == b""
-    access_file.write_access(disk, directory, b"\x00state\xff")
-    assert access_file.read_access(disk, directory) == b"\x00state\xff"
+    assert state_files.read_access(disk, directory) == b""
+    state_files.write_access(disk, directory, b"\x00state\xff")
+    assert state_files.read_access(disk, directory) == b"\x00state\xff"
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
-    access_file.write_access(disk, directory, b"state")
+    state_files.write_access(disk, directory, b"state")
     path = tmp_path / "access"
     path.write_bytes(path.read_bytes().replace(b"state", b"State", 1))
     with pytest.raises(DamagedLogError):
-        access_file.read_access(disk, directory)
-    state_file.write(disk, str(path), {"state": "not base64"})
+        state_files.read_access(disk, directory)
+    state_files.write(disk, str(path), {"state": "not base64"})
     with pytest.raises(DataDirectoryError):
-        access_file.read_access(disk, directory)
+        state_files.read_access(disk, directory)

@@ -22,7 +22,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.storage import catalog as module
-from raftlog.storage import state_file
+from raftlog.storage import state_files
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.logs import sim_disk
@@ -77,7 +77,7 @@ def test_a_change_encodes_one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.alter("t1", {"retention.ms": "5000"})
     assert encoded == ["t3", "t1"]
     data = disk.read_file(PATH, bytes_max=1 << 20)
-    assert data == state_file.encode(state_file.decode(data, path=PATH)), "as if encoded at once"
+    assert data == state_files.encode(state_files.decode(data, path=PATH)), "as if encoded at once"
     assert catalog_on(disk).by_id == catalog.by_id
 
 
@@ -295,7 +295,7 @@ def test_of_two_topics_of_one_name_the_last_one_counts() -> None:
 def test_a_catalog_written_before_partitions_were_placed_is_read() -> None:
     disk = new_disk()
     row = {"name": "clicks", "id": "aa", "partitions": 2, "config": {}}
-    state_file.write(disk, PATH, {"topics": [row], "deleting": [], "producer_ids_reserved": 1_000})
+    state_files.write(disk, PATH, {"topics": [row], "deleting": [], "producer_ids_reserved": 1_000})
     catalog = catalog_on(disk)
     assert catalog.get("clicks") == Topic("clicks", "aa", 2)
     assert catalog.dropping == ()

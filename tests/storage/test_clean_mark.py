@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from raftlog.errors import StorageFailedError
-from raftlog.storage import Store, clean_mark
+from raftlog.storage import Store, state_files
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.crashes import sweep
 from tests.storage.directories import DATA, FIRST, host, open_store, reopened
@@ -91,10 +91,10 @@ def test_a_damaged_mark_or_one_of_another_directory_is_none() -> None:
     assert not open_store(disk).was_clean
     disk = sim_disk()
     disk.make_dirs(DATA)
-    clean_mark.leave(disk, DATA, directory_id="another")
-    assert not clean_mark.take(disk, DATA, directory_id="this")
+    state_files.leave(disk, DATA, directory_id="another")
+    assert not state_files.take(disk, DATA, directory_id="this")
     assert not disk.exists(f"{DATA}/clean")
-    assert not clean_mark.take(disk, DATA, directory_id="another")
+    assert not state_files.take(disk, DATA, directory_id="another")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 
 from raftlog.errors import DamagedLogError
 from raftlog.record import parse_header
-from raftlog.storage import Log, cleaner
+from raftlog.storage import Log, compaction
 from raftlog.storage.checkpoint import decode_slots
-from raftlog.storage.cleaner import CompactionTask
-from raftlog.storage.compaction_files import CLEANED_SUFFIX, NAME, CompactionFiles
+from raftlog.storage.compaction import CLEANED_SUFFIX, NAME, CompactionFiles, CompactionTask
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.compactions import (
     COMPACT,
@@ -185,9 +184,9 @@ def test_a_plan_that_was_not_written_for_sure_is_left_to_the_next_start() -> Non
 
 
 def test_files_are_read_and_written_in_large_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "_WRITE_BYTES", 1_000)
-    monkeypatch.setattr(cleaner, "_READ_BYTES", 700)
-    monkeypatch.setattr(cleaner, "_SYNC_BYTES", 3_000)
+    monkeypatch.setattr(compaction, "_WRITE_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "_READ_BYTES", 700)
+    monkeypatch.setattr(compaction, "_SYNC_BYTES", 3_000)
     disk = sim_disk()
     log = open_log(disk, config_with(segment_bytes=20_000, max_message_bytes=1_000))
     put_each(log, [b"%d" % number for number in range(60)], size=100)
@@ -207,7 +206,7 @@ def test_files_are_read_and_written_in_large_pieces(monkeypatch: pytest.MonkeyPa
 
 def test_a_write_has_no_more_pieces_than_the_system_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """pwritev takes 1024 at a time."""
-    monkeypatch.setattr(cleaner, "_WRITE_BUFFERS", 8)
+    monkeypatch.setattr(compaction, "_WRITE_BUFFERS", 8)
     disk = sim_disk()
     log = open_log(disk, config_with(segment_bytes=100_000))
     for number in range(60):
@@ -232,7 +231,7 @@ def test_a_write_has_no_more_pieces_than_the_system_takes(monkeypatch: pytest.Mo
 
 def test_small_batches_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     for chunk_records in (1, 3, 1_000):
-        monkeypatch.setattr(cleaner, "_CHUNK_RECORDS", chunk_records)
+        monkeypatch.setattr(compaction, "_CHUNK_RECORDS", chunk_records)
         log, _ = open_log(sim_disk(), COMPACT), None
         put_each(log, [b"%d" % (number % 7) for number in range(30)], size=20)
         put(log, (None, b"x"))

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from raftlog.storage import cluster_file, state_file
+from raftlog.storage import cluster_file, state_files
 from raftlog.storage.cluster_file import ClusterCopy
 from raftlog.testing.disk import Fault, SimDisk
 
@@ -29,7 +29,7 @@ def test_a_copy_is_there_after_a_start(disk: SimDisk) -> None:
 
 
 def test_a_damaged_file_is_no_copy(disk: SimDisk) -> None:
-    for bad in (b"nonsense", state_file.encode({"version": 1})):
+    for bad in (b"nonsense", state_files.encode({"version": 1})):
         disk.write_atomic("data/cluster", bad)
         assert cluster_file.read(disk, "data") == ClusterCopy()
 

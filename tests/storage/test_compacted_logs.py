@@ -9,7 +9,7 @@ import pytest
 from raftlog.errors import ChainMismatchError, CorruptBatchError
 from raftlog.record import parse_header
 from raftlog.storage import inspect
-from raftlog.storage.compaction_files import CompactionFiles
+from raftlog.storage.compaction import CompactionFiles
 from raftlog.testing.disk import Fault
 from tests.record.batches import resealed
 from tests.storage.compacted import final_state

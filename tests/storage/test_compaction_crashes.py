@@ -13,7 +13,7 @@ from raftlog.config import TopicConfig
 from raftlog.disk import TEMPORARY_SUFFIX
 from raftlog.record import check, parse_header, split
 from raftlog.storage import Log, inspect
-from raftlog.storage.compaction_files import CLEANED_SUFFIX
+from raftlog.storage.compaction import CLEANED_SUFFIX
 from raftlog.testing.disk import SimDisk
 from tests.storage.compacted import Terms, all_batches, check_pass
 from tests.storage.compactions import begin, compact, config_with, offsets, put, put_each, seal

@@ -9,8 +9,14 @@ import pytest
 
 from raftlog.errors import DamagedLogError
 from raftlog.storage import inspect
-from raftlog.storage.compaction import CleanPart, CompactionState
-from raftlog.storage.compaction_files import NAME, CompactionFiles, Swap, segment_paths
+from raftlog.storage.compaction import (
+    NAME,
+    CleanPart,
+    CompactionFiles,
+    CompactionState,
+    Swap,
+    segment_paths,
+)
 from raftlog.storage.segment import LOG_SUFFIX, file_name
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.compactions import COMPACT, begin, config_with, offsets, put_each, seal

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.disk import NO_ROOM
 from raftlog.errors import DamagedLogError, StorageFailedError
-from raftlog.storage.compaction_files import CLEANED_SUFFIX
+from raftlog.storage.compaction import CLEANED_SUFFIX
 from raftlog.testing.disk import Fault
 from tests.storage.compactions import (
     COMPACT,

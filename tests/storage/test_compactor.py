@@ -1,4 +1,4 @@
-"""Tests of raftlog.storage.compactor: when a pass is due, and what it keeps."""
+"""Tests of raftlog.storage.compaction: when a pass is due, and what it keeps."""
 
 from __future__ import annotations
 

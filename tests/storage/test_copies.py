@@ -13,7 +13,7 @@ import pytest
 from raftlog.disk import OsDisk
 from raftlog.errors import DamagedLogError, DataDirectoryError
 from raftlog.storage import Log, Store
-from raftlog.storage.copies import Copies, CopyRecord
+from raftlog.storage.checkpoint import Copies, CopyRecord
 from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
 from tests.server.harness import values_of
 from tests.storage.crashes import sweep

@@ -14,7 +14,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFullError
 from raftlog.record import split
-from raftlog.storage import Log, state_file
+from raftlog.storage import Log, state_files
 from raftlog.storage.checkpoint import Checkpoint, decode_slots
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.logs import (
@@ -134,7 +134,7 @@ def test_epochs_are_durable_before_their_batches_are_noted_as_durable(path: str)
     task = log.begin_sync(snapshot=True)
     assert task is not None
     stop_before(disk, {"create", "write"}, path, task.run)
-    epochs = state_file.decode(disk.durable_bytes(f"{DIRECTORY}/epochs") or b"", path="epochs")
+    epochs = state_files.decode(disk.durable_bytes(f"{DIRECTORY}/epochs") or b"", path="epochs")
     assert epochs == {"epochs": [[3, 0], [5, 1], [6, 2]]}
 
 

@@ -1,4 +1,4 @@
-"""Tests of raftlog.storage.epoch_cache."""
+"""Tests of raftlog.storage.segment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.storage.epoch_cache import EpochCache, EpochStart
+from raftlog.storage.segment import EpochCache, EpochStart
 
 Entries = list[tuple[int, int]]
 # Epoch 3 wrote nothing: epoch 5 starts where it does. Epochs 2 and 4 never led this partition.

@@ -1,4 +1,4 @@
-"""Tests of raftlog.storage.faults."""
+"""Tests of raftlog.storage.state_files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from raftlog.disk import NoInodeError
 from raftlog.errors import DiskFullError, FileLimitError, StorageFailedError
-from raftlog.storage.faults import storage_error
+from raftlog.storage.state_files import storage_error
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import DataDirectoryError, DiskFullError, StorageFailedError
 from raftlog.storage import Identity, Store
-from raftlog.storage.identity import IdentityFile
+from raftlog.storage.state_files import IdentityFile
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.crashes import sweep
 from tests.storage.directories import DATA, open_store, reopened

@@ -1,4 +1,4 @@
-"""Tests of raftlog.storage.index."""
+"""Tests of raftlog.storage.segment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.storage.index import ENTRY_BYTES, SparseIndex, Summary, decode, encode
+from raftlog.storage.segment import ENTRY_BYTES, SparseIndex, Summary, decode, encode
 from tests.storage.logs import NOW_MS
 
 BASE_OFFSET = 1_000

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.storage.epoch_cache import EpochCache, EpochStart
-from raftlog.storage.log_files import SNAPSHOTS_KEPT, LogFiles
 from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.segment import SNAPSHOTS_KEPT, EpochCache, EpochStart, LogFiles
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.logs import DIRECTORY, files, sim_disk
 from tests.storage.test_producer_state import header_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.storage import name_syncs
-from raftlog.storage.name_syncs import NameSyncs
+from raftlog.storage import state_files
+from raftlog.storage.state_files import NameSyncs
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.logs import sim_disk
 
@@ -62,7 +62,7 @@ def test_a_failed_sync_covers_nothing() -> None:
 
 
 def test_a_limited_number_of_directories_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_syncs, "SYNCED_MAX", 2)
+    monkeypatch.setattr(state_files, "SYNCED_MAX", 2)
     disk, syncs = disk_with("a", "b", "c")
     names = NameSyncs(disk)
     number = names.created()

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.storage.offset_map import (
-    KEY_BYTES,
-    Hashes,
-    OffsetMap,
-    hash_keys,
-    prime_from,
-)
+from raftlog.storage.compaction import KEY_BYTES, Hashes, OffsetMap, hash_keys, prime_from
 
 KEYS_MAX = 40
 keys = st.integers(0, KEYS_MAX - 1).map(lambda number: b"key-%d" % number)

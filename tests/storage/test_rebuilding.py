@@ -8,7 +8,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.storage import inspect
 from raftlog.storage.checkpoint import SLOT_BYTES
-from raftlog.storage.epoch_cache import EpochStart
+from raftlog.storage.segment import EpochStart
 from raftlog.testing.disk import Fault, SimDisk
 from tests.storage.harm import overwrite, problems
 from tests.storage.logs import (

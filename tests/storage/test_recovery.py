@@ -11,9 +11,9 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import DamagedLogError
 from raftlog.record import check_batches
-from raftlog.storage import Log, recovery
+from raftlog.storage import Log, opening
 from raftlog.storage.checkpoint import Anchor
-from raftlog.storage.recovery import live_bases, load_leftovers, read_index, recover
+from raftlog.storage.opening import live_bases, load_leftovers, read_index, recover
 from raftlog.storage.segment import LOG_SUFFIX, Segment, file_name
 from raftlog.testing.disk import SimDisk
 from tests.storage.compactions import COMPACT, compact, put, seal
@@ -49,7 +49,7 @@ def test_without_a_segment_below_the_start_all_are_live() -> None:
     assert live_bases([], 5) == []
 
 
-def recovered(disk: SimDisk, *, start: int = 0, durable: int = 0) -> recovery.Recovered:
+def recovered(disk: SimDisk, *, start: int = 0, durable: int = 0) -> opening.Recovered:
     return recover(
         disk,
         DIRECTORY,
@@ -94,7 +94,7 @@ def test_only_what_no_index_covers_is_read_and_to_be_synced() -> None:
 
 
 def test_every_batch_is_read_once_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_WINDOW_BYTES", 1_000)
+    monkeypatch.setattr(opening, "_WINDOW_BYTES", 1_000)
     disk = sim_disk()
     log = open_log(disk)
     for size in (10, 5_000, 300, 300, 300, 3_000, 10):
@@ -185,7 +185,7 @@ def test_an_index_that_cannot_be_read_is_none() -> None:
     fill(log, 20)
     assert read_index(disk, DIRECTORY, 0) is not None
     assert read_index(disk, DIRECTORY, 1) is None
-    assert recovery._INDEX_FILE_BYTES_MAX > limits.MIB
+    assert opening._INDEX_FILE_BYTES_MAX > limits.MIB
 
 
 def compacted_segments(disk: SimDisk) -> list[str]:

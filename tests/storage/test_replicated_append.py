@@ -16,7 +16,7 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.record import validate
-from raftlog.storage import Log, ReplicatedAppend, state_file
+from raftlog.storage import Log, ReplicatedAppend, state_files
 from raftlog.testing.disk import Fault, SimDisk
 from tests.record.batches import resealed, stamped
 from tests.storage.logs import (
@@ -261,7 +261,7 @@ def test_epochs_are_saved_with_the_next_sync() -> None:
     log.sync()
     copy(log, leader.batches[1:])
     log.sync()
-    epochs = state_file.decode(disk.durable_bytes(f"{DIRECTORY}/epochs") or b"", path="epochs")
+    epochs = state_files.decode(disk.durable_bytes(f"{DIRECTORY}/epochs") or b"", path="epochs")
     assert epochs == {"epochs": [[1, 0], [3, 2], [4, 3]]}
 
 

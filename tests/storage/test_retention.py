@@ -1,4 +1,4 @@
-"""Tests of raftlog.storage.retention."""
+"""Tests of raftlog.storage.log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.storage.retention import SegmentInfo, expired
+from raftlog.storage.log import SegmentInfo, expired
 
 NOW_MS = 10_000
 HOUR_OLD, NEW = NOW_MS - 3_600, NOW_MS

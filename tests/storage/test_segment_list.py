@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.storage import segment_list
+from raftlog.storage import segment as segment_list
 from raftlog.storage.segment import Segment
 from tests.storage.logs import DIRECTORY, fill, open_log, sim_disk, stored, values
 

@@ -21,7 +21,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.storage import Store, state_file
+from raftlog.storage import Store, state_files
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from raftlog.types import TopicPartition
 from tests.storage.logs import append, fill, sim_disk, values
@@ -119,9 +119,9 @@ def test_a_directory_of_another_format_is_refused() -> None:
     disk = sim_disk()
     open_store(disk).close()
     path = f"{DATA}/identity"
-    state = state_file.read(disk, path)
+    state = state_files.read(disk, path)
     assert state is not None
-    state_file.write(disk, path, {**state, "version": 2})
+    state_files.write(disk, path, {**state, "version": 2})
     with pytest.raises(DataDirectoryError, match=r"format version 2.*version 1"):
         open_store(disk)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from raftlog.config import TopicConfig
 from raftlog.storage.catalog import Dropping, Topic
-from raftlog.storage.copies import Copies
+from raftlog.storage.checkpoint import Copies
 from raftlog.storage.log_dirs import LogDirs
-from raftlog.storage.topic_logs import LogKey, TopicLogs
+from raftlog.storage.store import LogKey, TopicLogs
 from raftlog.testing.disk import SimDisk
 from tests.storage.logs import append, sim_disk, values
 

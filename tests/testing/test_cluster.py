@@ -13,8 +13,7 @@ from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import Cluster, cluster, wait_until
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.probes import answers, free_ports, members
+from raftlog.testing.cluster import answers, free_ports, local_cluster, members
 from tests.client.samples import python
 
 pytestmark = pytest.mark.integration

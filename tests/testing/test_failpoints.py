@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raftlog.failpoints import Failpoints, Hit, hits_path
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch
 
 
 def test_the_environment_has_failpoints_read_the_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.testing.page_cache import SECTOR_BYTES, CachedDirectory, CachedFile, Change
+from raftlog.testing.disk import SECTOR_BYTES, CachedDirectory, CachedFile, Change
 
 CHANCES = range(200)
 

@@ -14,7 +14,7 @@ import pytest
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import BrokerProcess, wait_until
-from raftlog.testing.probes import answers, free_port
+from raftlog.testing.cluster import answers, free_port
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,19 @@ from random import Random
 
 import pytest
 
-from raftlog.testing.proxy_connection import Channel, ProxyConnection, cancel, close, unread
-from raftlog.testing.toxics import BACKWARD, DIRECTIONS, FORWARD, Latency, Slicer, SlowClose
+from raftlog.testing.relays import (
+    BACKWARD,
+    DIRECTIONS,
+    FORWARD,
+    Channel,
+    Latency,
+    ProxyConnection,
+    Slicer,
+    SlowClose,
+    cancel,
+    close,
+    unread,
+)
 
 SOON_S = 10.0
 

@@ -12,16 +12,17 @@ from functools import partial
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.testing.cluster import wait_until
-from raftlog.testing.probes import free_port
-from raftlog.testing.relays import BACKWARD, FORWARD, RelayLinks
-from raftlog.testing.toxics import (
+from raftlog.testing.cluster import free_port, wait_until
+from raftlog.testing.relays import (
+    BACKWARD,
+    FORWARD,
     Bandwidth,
     Duplicate,
     Garble,
     Hold,
     Late,
     Latency,
+    RelayLinks,
     Reset,
     Slicer,
     SlowClose,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.protocol.api import FETCH, PRODUCE, RAFT
-from raftlog.protocol.frame import FIXED_BYTES, FRAME, LENGTH_MIN, MAGIC
-from raftlog.testing.toxics import (
+from raftlog.protocol.connection import FIXED_BYTES, FRAME, LENGTH_MIN, MAGIC
+from raftlog.testing.relays import (
     BACKWARD,
     COPY_BYTES_MAX,
     FORWARD,

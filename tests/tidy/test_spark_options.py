@@ -10,17 +10,19 @@ from dataclasses import fields
 import pytest
 
 from pyspark_raftlog import planning, writer
-from pyspark_raftlog.client_options import (
+from pyspark_raftlog.options import (
     ADDRESS_NAMES,
     CONNECTION_SETTINGS,
     READ_SETTINGS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
     WRITE_SETTINGS,
+    SinkOptions,
+    SourceOptions,
     dotted,
 )
-from pyspark_raftlog.option_names import SINK_OPTIONS, SOURCE_OPTIONS
-from pyspark_raftlog.options import SinkOptions, SourceOptions
 from raftlog import errors
-from raftlog.client.range_reader import RangeReader
+from raftlog.client.readers import RangeReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.client.settings import OAUTHBEARER, SASL_MECHANISMS, SECURITY_PROTOCOLS, SOURCES
 from raftlog.record import CODEC_NAMES, Codec

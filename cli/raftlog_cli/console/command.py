@@ -13,7 +13,7 @@ import click
 
 from raftlog_cli import options, output
 from raftlog_cli.main import Failed, describe_os_error
-from raftlog_cli.supervisor import certificates_of, console_urls
+from raftlog_cli.up import certificates_of, console_urls
 
 TIMEOUT_S: Final = 3.0
 

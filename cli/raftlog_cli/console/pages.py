@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import click
 
 from raftlog import Admin, NewTopic, Producer, limits
+from raftlog.client.administration.groups import GroupDescription
 from raftlog.client.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    CopyVerification,
     EventDescription,
+    PartitionOverview,
     PartitionPage,
+    PartitionVerification,
+    ProducerPage,
 )
-from raftlog.client.group_descriptions import GroupDescription
 from raftlog.clock import SystemClock
+from raftlog.config.keys import DAY_MS, INT64_MAX
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.errors import (
     GroupNotEmptyError,
     InvalidRequestError,
     RaftlogError,
     UnknownPartitionError,
+    UnknownTopicError,
     counted,
 )
 from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_name
-from raftlog_cli import explaining
-from raftlog_cli.console import avro, decoding
+from raftlog_cli import explain
+from raftlog_cli import overview as health
+from raftlog_cli.cluster import parse_since
+from raftlog_cli.console import records
+from raftlog_cli.console import records as avro
+from raftlog_cli.console import records as decoding
 from raftlog_cli.console import records as reading
-from raftlog_cli.console.checks import Checks
-from raftlog_cli.console.cluster_view import ClusterView
 from raftlog_cli.console.history import History
-from raftlog_cli.console.paging import (
-    PARTITION_ROWS,
-    ROWS,
-    Page,
-    fetched,
-    page_of,
-)
-from raftlog_cli.events import parse_since
+from raftlog_cli.console.http import choice, whole
 from raftlog_cli.group import (
     Selection,
     check_in_range,
@@ -51,12 +55,15 @@ from raftlog_cli.group import (
     parse_to,
     partition_ranges,
     places,
+    seconds,
 )
-from raftlog_cli.http_parameters import whole
-from raftlog_cli.offsets import From
-from raftlog_cli.options import key_and_value
-from raftlog_cli.overview import SORTS, TopicRow, overview
+from raftlog_cli.options import From, key_and_value
+from raftlog_cli.overview import SORTS, Sample, TopicRow, overview
 from raftlog_cli.topic import topic_rows
+
+if TYPE_CHECKING:
+    pass
+
 
 SENTENCES_MAX: Final = 8
 Values = dict[str, Any]
@@ -120,7 +127,7 @@ class Pages:
             raise InvalidRequestError(f"the cluster has no broker {broker}")
         return {
             "broker": found,
-            "sentences": explaining.explain_broker(cluster, found, self.admin.describe_events()),
+            "sentences": explain.explain_broker(cluster, found, self.admin.describe_events()),
             "page": Page(
                 stored.partitions,
                 number,
@@ -215,7 +222,7 @@ class Pages:
         found = next((part for part in described.partitions if part.partition == number), None)
         if found is None:
             raise UnknownPartitionError(f"there is no partition {name}:{number}")
-        sentences = explaining.explain_partition(described, found, self.admin.describe_events())
+        sentences = explain.explain_partition(described, found, self.admin.describe_events())
         return {"part": found, "sentences": sentences}
 
     def new_topic(self, _parameters: Parameters) -> Values:
@@ -449,7 +456,7 @@ class Pages:
             "readers": members,
             "lag_max": max((part.lag or 0 for part in rows), default=0),
             "lags": points(lags),
-            "sentences": explaining.explain_lag(group)[:SENTENCES_MAX] if group.lag else [],
+            "sentences": explain.explain_lag(group)[:SENTENCES_MAX] if group.lag else [],
         }
 
     def reset(self, form: Parameters) -> Values:
@@ -563,3 +570,458 @@ def points(values: Iterable[tuple[float, float]]) -> str:
     """Return the points of a plot for the script: times in whole seconds, and values."""
     listed = [(round(at), round(value, 1)) for at, value in values]
     return json.dumps([[at for at, _ in listed], [value for _, value in listed]])
+
+
+# -- checks ----------------------------------------------------------------------------------------
+#
+# Checks of the copies of partitions: brokers verify them, and their chain values must be equal.
+#
+# A check continues in steps of ``CONSOLE_CHECK_STEP_MS``, one for each request of the page. Without
+# a request, it does nothing.
+
+
+# Of one copy, the worst first.
+STATES: Final = ("corrupt", "differs", "unverified", "partial", "equal")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """One copy. ``detail``: description for people. ``share``: verified part of the copy, 0 to 1.
+
+    ``up_to``: the copy is equal to the reference below this offset, or was verified below it.
+    """
+
+    topic: str
+    partition: int
+    copy: CopyVerification
+    is_leader: bool
+    state: str
+    detail: str
+    up_to: Offset
+    share: float
+
+
+class Check:
+    """Check of the copies of some partitions. Thread-safe; one step runs at a time."""
+
+    def __init__(self, partitions: list[PartitionOverview]) -> None:
+        self.partitions = partitions
+        self.started_ms = SystemClock().wall_ms()
+        self.is_stopped = False
+        self._results: list[PartitionVerification] = []  # only the last one may be partial
+        self._turn = threading.Lock()
+
+    @property
+    def done(self) -> int:
+        """The number of partitions whose result is final."""
+        return len(self._results) - (bool(self._results) and self._results[-1].is_partial)
+
+    @property
+    def is_running(self) -> bool:
+        return not self.is_stopped and self.done < len(self.partitions)
+
+    def step(self, admin: Admin) -> None:
+        """Continue for ``CONSOLE_CHECK_STEP_MS``. Raises the errors of the client.
+
+        Does nothing while another step runs.
+        """
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            clock = SystemClock()
+            until = clock.monotonic() + limits.CONSOLE_CHECK_STEP_MS / 1_000
+            while self.is_running and (left_s := until - clock.monotonic()) > 0:
+                before = None
+                if self._results and self._results[-1].is_partial:
+                    before = self._results[-1]
+                found = admin.verify_copies(
+                    self.partitions[self.done], before, time_ms=round(1_000 * left_s)
+                )
+                self._results[self.done :] = [found]
+        finally:
+            self._turn.release()
+
+    def rows(self) -> list[CopyRow]:
+        """Return the copies that were verified, the worst first."""
+        found = [
+            _row(partition, result, copy)
+            for partition, result in zip(self.partitions, list(self._results), strict=False)
+            for copy in result.copies
+        ]
+        return sorted(found, key=lambda row: STATES.index(row.state))
+
+
+def _row(
+    partition: PartitionOverview, result: PartitionVerification, copy: CopyVerification
+) -> CopyRow:
+    end = result.high_watermark
+    state, detail = health.copy_state(copy, end)
+    if state == "equal" and result.is_partial:
+        state = "partial"  # it is compared when the other copies are verified
+    return CopyRow(
+        result.topic,
+        result.partition,
+        copy,
+        copy.broker == partition.leader,
+        state,
+        detail,
+        copy.end_offset if copy.differs_at < 0 else copy.differs_at,
+        min(copy.end_offset / end, 1.0) if end else 1.0,
+    )
+
+
+class Checks:
+    """The last ``CONSOLE_CHECKS_MAX`` checks of one user. Thread-safe."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int | None], Check] = OrderedDict()
+
+    def find(self, topic: str, partition: int | None) -> Check | None:
+        """Return the last check of a partition, or of a topic (None)."""
+        with self._lock:
+            return self._kept.get((topic, partition))
+
+    def start(self, topic: str, partition: int | None) -> Check:
+        """Replace the last check by a new one.
+
+        Raises ``UnknownTopicError`` or ``UnknownPartitionError``.
+        """
+        check_exists(self._admin, topic, partition)
+        found = [
+            each
+            for each in self._admin.describe_cluster([topic]).partitions
+            if partition in (None, each.partition)
+        ]
+        made = Check(sorted(found, key=lambda each: each.partition))
+        with self._lock:
+            self._kept[topic, partition] = made
+            self._kept.move_to_end((topic, partition))
+            while len(self._kept) > limits.CONSOLE_CHECKS_MAX:
+                self._kept.popitem(last=False)
+        return made
+
+
+def check_exists(admin: Admin, topic: str, partition: int | None) -> None:
+    """Raise ``UnknownTopicError`` or ``UnknownPartitionError`` for what does not exist."""
+    known = admin.find_topics([topic]).get(topic)
+    if known is None:
+        raise UnknownTopicError(f"topic {topic!r} does not exist")
+    if partition is not None and partition >= known.partition_count:
+        raise UnknownPartitionError(
+            f"{topic} has no partition {partition}: it has 0 to {known.partition_count - 1}"
+        )
+
+
+# -- page ------------------------------------------------------------------------------------------
+
+
+def _place(values: Mapping[str, str]) -> tuple[str, int | None]:
+    number = whole(values, "partition", 0) if values.get("partition") else None
+    return check_topic_name(values["name"]), number
+
+
+def check(pages: Pages, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the state of the check of a topic or a partition."""
+    topic, partition = _place(parameters)
+    found = pages.checks.find(topic, partition)
+    if found is None:
+        check_exists(pages.admin, topic, partition)
+    rows = [] if found is None else found.rows()
+    path = f"/topics/{topic}/check"
+    return {
+        "topic": topic,
+        "partition": parameters.get("partition", ""),
+        "check": found,
+        "counts": {state: sum(row.state == state for row in rows) for state in STATES},
+        "page": page_of(
+            rows,
+            PARTITION_ROWS,
+            path,
+            {name: parameters.get(name, "") for name in ("partition", "page")},
+        ),
+    }
+
+
+def continue_check(pages: Pages, form: Mapping[str, str]) -> str:
+    """Start, continue or stop a check. Returns the URL of its page."""
+    topic, partition = _place(form)
+    action = choice(form, "action", ("continue", "start", "stop"))
+    found = pages.checks.find(topic, partition)
+    if action == "start":
+        found = pages.checks.start(topic, partition)
+    if found is not None and action == "stop":
+        found.is_stopped = True
+    elif found is not None:
+        found.step(pages.admin)
+    kept = {name: form.get(name, "") for name in ("partition", "page")}
+    query = urlencode({name: value for name, value in kept.items() if value})
+    return f"/topics/{topic}/check" + (f"?{query}" if query else "")
+
+
+# -- cluster view ----------------------------------------------------------------------------------
+#
+# Cached descriptions of the cluster, which all pages of the console share.
+
+
+KEPT_S_MIN: Final = 1.0
+KEPT_FACTOR: Final = (
+    9.0  # a description that took 1 s is cached for 9 s, to use at most 10 % of one core
+)
+
+CLUSTER: Final = "/"  # name of the description of all topics; no topic has this name
+
+T = TypeVar("T")
+
+
+class ClusterView:
+    """Describes the cluster and single topics on demand. Thread-safe.
+
+    A description is cached for ``KEPT_S_MIN`` or ``KEPT_FACTOR`` times its cost, if that is longer.
+    """
+
+    def __init__(self, admin: Admin, monotonic: Callable[[], float]) -> None:
+        self._admin = admin
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()  # expiry, value
+        self._before: Sample | None = None
+        self._now: Sample | None = None
+
+    def kept(self, name: str, describe: Callable[[], T]) -> T:
+        """Return the cached description of this name, or a new one. Raises the errors of
+        ``describe``.
+        """
+        with self._lock:
+            started = self._monotonic()
+            until, value = self._kept.get(name, (started, None))
+            if started < until:
+                found: T = value
+                return found
+            found = describe()
+            ended = self._monotonic()
+            self._kept[name] = ended + max(KEPT_S_MIN, KEPT_FACTOR * (ended - started)), found
+            self._kept.move_to_end(name)
+            while len(self._kept) > limits.CONSOLE_DESCRIPTIONS_MAX:
+                self._kept.popitem(last=False)
+            return found
+
+    def forget(self) -> None:
+        """Clear the cache after a change."""
+        with self._lock:
+            self._kept.clear()
+
+    def samples(self) -> tuple[Sample, Sample | None]:
+        """Return the current and the previous description. Raises the errors of the client."""
+        return self.kept(CLUSTER, self._sample)
+
+    def _sample(self) -> tuple[Sample, Sample | None]:
+        described = self._admin.summarize_cluster()
+        self._before, self._now = self._now, Sample(self._monotonic(), described)
+        return self._now, self._before
+
+
+# -- paging ----------------------------------------------------------------------------------------
+#
+# Pages of long lists, and their URLs. Pure.
+
+
+ROWS: Final = 50  # of a page
+PARTITION_ROWS: Final = 100  # of a page of partitions, or what is about one
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """``rows`` of page ``number``, from 1 to ``pages``; each has ``size`` rows at most. ``total``:
+    rows of all pages.
+    """
+
+    rows: Sequence[T]
+    number: int
+    size: int
+    total: int
+    path: str
+    parameters: Mapping[str, str]
+
+    @property
+    def pages(self) -> int:
+        return pages_of(self.total, self.size)
+
+    @property
+    def first(self) -> int:
+        """The number of the first row, from 1; 0 without rows."""
+        return (self.number - 1) * self.size + 1 if self.rows else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.rows) - 1 if self.rows else 0
+
+    def address(self, number: int) -> str:
+        """Return the URL of another page with the same parameters."""
+        changed = {**self.parameters, "page": str(number)}
+        if number <= 1:
+            del changed["page"]
+        query = urlencode({name: value for name, value in changed.items() if value})
+        return f"{self.path}?{query}" if query else self.path
+
+
+def page_of(rows: Sequence[T], size: int, path: str, parameters: Mapping[str, str]) -> Page[T]:
+    """Return the page with the number ``page`` in ``parameters``, or the nearest one."""
+    number = min(number_of(parameters), pages_of(len(rows), size))
+    shown = rows[(number - 1) * size : number * size]
+    return Page(shown, number, size, len(rows), path, parameters)
+
+
+def number_of(parameters: Mapping[str, str]) -> int:
+    """Return the number ``page`` in ``parameters``; 1 if it is missing or no number."""
+    text = parameters.get("page", "")
+    wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+    return max(wanted, 1)
+
+
+def fetched(
+    fetch: Callable[[int], T],
+    total_of: Callable[[T], int],
+    size: int,
+    parameters: Mapping[str, str],
+) -> tuple[int, T]:
+    """Fetch the page with the number ``page`` in ``parameters``, or the last one if it is beyond.
+
+    ``fetch``: returns a page by its number, from 1. ``total_of``: the rows of all pages, by one of
+    them. Returns the number of the page, and the page.
+    """
+    number = number_of(parameters)
+    found = fetch(number)
+    last = pages_of(total_of(found), size)
+    return (number, found) if number <= last else (last, fetch(last))
+
+
+def pages_of(total: int, size: int) -> int:
+    return max(-(-total // size), 1)
+
+
+# -- producers -------------------------------------------------------------------------------------
+#
+# Page of the producers of a topic or a partition.
+
+
+def producers(pages: Pages, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Return a page of producers. Raises ``UnknownTopicError`` or ``UnknownPartitionError``."""
+    name, text = check_topic_name(parameters["name"]), parameters.get("partition", "")
+    partitions = [whole(parameters, "partition", 0)] if text else None
+
+    def fetch(number: int) -> ProducerPage:
+        skip = min((number - 1) * PARTITION_ROWS, limits.PRODUCERS_PER_TOPIC_MAX)
+        return pages.admin.describe_producers(name, partitions, skip=skip, limit=PARTITION_ROWS)
+
+    number, found = fetched(fetch, lambda page: page.total, PARTITION_ROWS, parameters)
+    kept = {"partition": text, "page": parameters.get("page", "")}
+    return {
+        "topic": name,
+        "partition": text,
+        "page": Page(
+            found.producers,
+            number,
+            PARTITION_ROWS,
+            found.total,
+            f"/topics/{name}/producers",
+            kept,
+        ),
+        "problems": sorted(found.problems.items()),
+    }
+
+
+# -- filters ---------------------------------------------------------------------------------------
+#
+# Filters of the console's templates. Pure.
+
+
+NOTHING: Final = "\N{EN DASH}"
+SPARK_WIDTH: Final = 96
+TIME_LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
+
+
+def number(value: float | None) -> str:
+    """Format a whole number with separators; a dash if it is unknown (None or negative)."""
+    return NOTHING if value is None or value < 0 else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Format a rate with one decimal below 10, without decimals from 10 on."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Format bytes with a unit; a dash for an unknown value."""
+    if value is None or value < 0:
+        return NOTHING
+    return health.shown_bytes(value)
+
+
+def time(at_ms: int) -> str:
+    """Format a time in UTC with milliseconds; the number itself if it is outside the calendar."""
+    if not 0 <= at_ms <= TIME_LAST_MS:
+        return str(at_ms)
+    moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def clock(at_ms: int) -> str:
+    """Format the time of day in UTC."""
+    return f"{time(at_ms)[11:19]} UTC"
+
+
+def duration(value: float | None) -> str:
+    """Format seconds as seconds, minutes, hours or days."""
+    if value is None:
+        return NOTHING
+    if value < 60:
+        return f"{seconds(value)} s"
+    if value < 3_600:
+        return f"{value / 60:.0f} min"
+    if value < 172_800:
+        return f"{value / 3_600:.1f} h"
+    return f"{value / 86_400:.1f} days"
+
+
+def readable(value: str, setting: str) -> str:
+    """Return the value of a setting in ms or bytes with a larger unit, such as ``7 days``; "" for
+    other settings and small values.
+    """
+    is_time, is_size = setting.endswith(".ms"), setting.endswith(".bytes")
+    if not (is_time or is_size) or not value.removeprefix("-").isdecimal():
+        return ""
+    amount = int(value)
+    if amount < 0 or amount == INT64_MAX:
+        return "no limit"
+    if amount < (1_000 if is_time else limits.KIB):
+        return ""
+    if is_time and amount % DAY_MS == 0:
+        return counted(amount // DAY_MS, "day")
+    return (duration(amount / 1_000) if is_time else size(amount)).replace(".0 ", " ")
+
+
+def bar(value: float | None, largest: float) -> int:
+    """Return the width of a bar, 0 to ``SPARK_WIDTH``; at least 1 for a value above 0."""
+    if not value or largest <= 0:
+        return 0
+    return max(1, min(SPARK_WIDTH, round(SPARK_WIDTH * value / largest)))
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": number,
+    "rate": rate,
+    "size": size,
+    "time": time,
+    "clock": clock,
+    "duration": duration,
+    "readable": readable,
+    "bar": bar,
+    "ids": health.ids,
+    "state": health.partition_state,
+    "broker_state": health.broker_state,
+    "preview": records.preview,
+}

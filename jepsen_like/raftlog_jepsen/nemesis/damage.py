@@ -21,27 +21,30 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from raftlog_jepsen.control import files
-from raftlog_jepsen.control.files import Change, Region
-from raftlog_jepsen.nemesis.aftermath import (
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.control.disks import Change, Region
+from raftlog_jepsen.nemesis.base import (
     REFUSED_BY_PEERS,
     Cluster,
+    Effect,
+    FaultPlan,
     Losses,
+    OwnKinds,
     Words,
     is_back,
+    not_injected,
     poll,
     replace_disk,
     try_start,
 )
-from raftlog_jepsen.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog_jepsen.plan import Shape
 
 NOTICE_S: Final = 6.0  # time limit for a restarted broker to react
 POLL_S: Final = 0.2
 MORE_S: Final = 3.0  # time limit for a broker to write more than the old version contains
 REGIONS: Final[Mapping[str, tuple[Region, ...]]] = {
-    "corrupt": files.REGIONS,
-    "truncate": files.REGIONS,
+    "corrupt": disks.REGIONS,
+    "truncate": disks.REGIONS,
     "rollback": ("active", "index", "epochs", "checkpoint", "producers", "journal"),
 }
 # Rebuilt from the segments, so that no replica is needed.
@@ -102,7 +105,7 @@ class DamageNemesis(OwnKinds):
         few = max(1, min(shape.minority, shape.losses)) if kind != "rollback" else 1
         targets = random.sample(shape.broker_ids, random.randint(1, few))
         if kind == "corrupt":
-            args["mode"] = random.choice(files.MODES)
+            args["mode"] = random.choice(disks.MODES)
             args["bits"] = random.choice((1, 1, 2, 8))
             args["live"] = is_helix or random.random() < 0.4
         elif kind == "truncate":
@@ -157,7 +160,7 @@ class DamageNemesis(OwnKinds):
         chosen: dict[int, str] = {}
         for broker in targets:
             data_dir = self._cluster.hosts[broker].data_dir
-            names = [str(path.relative_to(data_dir)) for path in files.partitions(data_dir)]
+            names = [str(path.relative_to(data_dir)) for path in disks.partitions(data_dir)]
             left = [name for name in names if name not in chosen.values()]
             if left:
                 chosen[broker] = random.choice(left)
@@ -166,22 +169,22 @@ class DamageNemesis(OwnKinds):
     def _harm(self, broker: int, fault: FaultPlan, random: Random, partition: str | None) -> None:
         data_dir = self._cluster.hosts[broker].data_dir
         chosen = None if partition is None else data_dir / partition
-        found = files.places(data_dir, fault.args["region"], partition=chosen)
+        found = disks.places(data_dir, fault.args["region"], partition=chosen)
         if not found:
             return
         words, quarantined = self._as_it_is(broker)
         place = random.choice(found)
         if fault.kind == "corrupt":
-            change = files.corrupt(place, fault.args["mode"], random, bits=fault.args["bits"])
+            change = disks.corrupt(place, fault.args["mode"], random, bits=fault.args["bits"])
         elif fault.args["torn"]:
-            change = files.tear(place, random)
+            change = disks.tear(place, random)
         else:
-            change = files.cut(place, random)
+            change = disks.cut(place, random)
         self._note(_Harm(broker, fault, change, words, quarantined))
 
     def _as_it_is(self, broker: int) -> tuple[Words, set[Path]]:
         host = self._cluster.hosts[broker]
-        return Words(host.process.log_path), files.quarantines(host.data_dir)
+        return Words(host.process.log_path), disks.quarantines(host.data_dir)
 
     def _note(self, harm: _Harm) -> None:
         if harm.fault.lossy:
@@ -203,7 +206,7 @@ class DamageNemesis(OwnKinds):
         data_dir = self._cluster.hosts[broker].data_dir
         random = Random(fault.args["seed"])
         self._cluster.kill([broker])
-        found = files.places(data_dir, fault.args["region"])
+        found = disks.places(data_dir, fault.args["region"])
         place = random.choice(found) if found else None
         old = b"" if place is None else place.path.read_bytes()
         self._cluster.start_broker(broker)
@@ -219,7 +222,7 @@ class DamageNemesis(OwnKinds):
         if why:
             self._cluster.start_broker(broker)
             return not_injected(why)
-        harm = _Harm(broker, fault, files.put_back(place, old), *self._as_it_is(broker))
+        harm = _Harm(broker, fault, disks.put_back(place, old), *self._as_it_is(broker))
         self._note(harm)
         return self._effect(fault, (broker,))
 
@@ -264,7 +267,7 @@ class DamageNemesis(OwnKinds):
             if seen["disk"] == "kept":
                 self._refusing.add(broker)
             return seen
-        aside = files.quarantines(self._cluster.hosts[broker].data_dir) - harm.quarantined
+        aside = disks.quarantines(self._cluster.hosts[broker].data_dir) - harm.quarantined
         seen["set_aside"] = sorted(map(str, aside))
         still = _trouble(harm.change)
         if still and harm.fault.lossy:
@@ -294,7 +297,7 @@ class DamageNemesis(OwnKinds):
 def _trouble(change: Change) -> str:
     """Return the problem that the broker's tools report for the changed file, if it still
     exists."""
-    return files.trouble(change.place) if change.place.path.exists() else ""
+    return disks.trouble(change.place) if change.place.path.exists() else ""
 
 
 def _bytes(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from raftlog_jepsen.control.disks import LoopDisk
 from raftlog_jepsen.nemesis.base import Effect, FaultPlan, OwnKinds
-from raftlog_jepsen.nemesis.power import (
+from raftlog_jepsen.nemesis.process import (
     NO_DISKS,
     Losses,
     Powered,

@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from random import Random
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from raftlog.errors import RaftlogError
 from raftlog.testing.history.entries import Fault, Note, Recorder
 from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, Nemesis, not_injected
-from raftlog_jepsen.schedule import Step
+from raftlog_jepsen.nemesis.damage import DamageNemesis
+from raftlog_jepsen.nemesis.disks import DisksNemesis
+from raftlog_jepsen.nemesis.failpoints import FailpointsNemesis
+from raftlog_jepsen.nemesis.losses import LossesNemesis
+from raftlog_jepsen.nemesis.members import MembersNemesis
+from raftlog_jepsen.nemesis.membership import AdministrationNemesis, MembershipNemesis
+from raftlog_jepsen.nemesis.network import LinksNemesis, NetworkNemesis
+from raftlog_jepsen.nemesis.process import (
+    ClocksNemesis,
+    PowerNemesis,
+    ProcessNemesis,
+    ResourcesNemesis,
+)
+from raftlog_jepsen.nemesis.vanishing import VanishNemesis
 
 PROCESS = "nemesis"
 
@@ -125,3 +139,175 @@ class Driver:
         if plan.expects == "outage" or len(self.active) > 1:
             return "outage"
         return self.ledger.may_stop(targets)
+
+
+# -- registry --------------------------------------------------------------------------------------
+#
+# Registry of nemeses: their kinds of fault and the requirements of these.
+
+
+class Home(NamedTuple):
+    """Some kinds of one nemesis. ``maker``: creates it from a cluster and its fault budget.
+
+    ``needs``: requirements of the kinds, see ``cluster.Needs``.
+    """
+
+    maker: Callable[[Any, Any], Nemesis]
+    kinds: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+HOMES: Final[tuple[Home, ...]] = (
+    Home(ProcessNemesis, ("kill", "storm", "pause")),
+    Home(NetworkNemesis, ("partition", "one-way"), ("namespaces",)),
+    Home(NetworkNemesis, ("slow-link",), ("namespaces",)),
+    Home(
+        LinksNemesis,
+        ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
+        ("relays", "client_relays"),
+    ),
+    Home(PowerNemesis, ("power",), ("loop_disks",)),
+    Home(DisksNemesis, ("disk-full", "read-only", "disk-error"), ("loop_disks",)),
+    Home(
+        FailpointsNemesis,
+        ("crash-at", "slow-disk", "hung-disk", "pause-inside", "disk-error-at"),
+        ("failpoints",),
+    ),
+    Home(DamageNemesis, ("corrupt", "truncate", "rollback")),
+    Home(LossesNemesis, ("wipe", "swap-disks", "old-backup")),
+    Home(VanishNemesis, ("vanish",)),
+    Home(ClocksNemesis, ("clock-jump", "clock-strobe"), ("fake_time",)),
+    Home(ClocksNemesis, ("clock-bases",), ("time_namespaces",)),
+    Home(ResourcesNemesis, ("fds", "memory", "cpu")),
+    Home(AdministrationNemesis, ("transfer", "topics", "settings")),
+    Home(MembershipNemesis, ("decommission", "reassign", "replication-factor", "rolling-restart")),
+    Home(MembersNemesis, ("member-kill", "member-pause", "member-churn")),
+    Home(MembersNemesis, ("member-partition",), ("namespaces", "member_places")),
+)
+
+KINDS: Final[Mapping[str, Home]] = {kind: home for home in HOMES for kind in home.kinds}
+
+# Group names: each expands to several kinds.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "process": ("kill", "storm", "pause"),
+    "network": ("partition", "one-way", "slow-link"),
+    "links": ("link-delay", "link-stall", "link-reset", "link-garble", "link-late"),
+    "disk": ("disk-full", "read-only", "disk-error", "slow-disk", "hung-disk", "disk-error-at"),
+    "damage": ("corrupt", "truncate", "rollback"),
+    "losses": ("wipe", "swap-disks", "old-backup", "vanish"),
+    "clocks": ("clock-jump", "clock-strobe", "clock-bases"),
+    "resources": ("fds", "memory", "cpu"),
+    "admin": ("transfer", "topics", "settings"),
+    "membership": ("decommission", "reassign", "replication-factor", "rolling-restart"),
+    "members": ("member-kill", "member-pause", "member-churn", "member-partition"),
+    "all": tuple(KINDS),
+}
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the kinds that ``names`` of kinds and groups expand to, each once, in order.
+
+    Raises ``ValueError`` if a name is unknown.
+    """
+    kinds: dict[str, None] = {}
+    for name in names:
+        if name not in KINDS and name not in GROUPS:
+            raise ValueError(
+                f"unknown kind of fault {name!r}. Use {', '.join(KINDS)}, or a "
+                f"group: {', '.join(GROUPS)}"
+            )
+        kinds |= dict.fromkeys(GROUPS.get(name, (name,)))
+    return tuple(kinds)
+
+
+def needs_of(kinds: Collection[str]) -> set[str]:
+    """Return the requirements of these kinds: names of fields of ``cluster.Needs``."""
+    return {need for kind in kinds for need in KINDS[kind].needs}
+
+
+def make(kinds: Collection[str], cluster: Any, ledger: Any) -> dict[str, Nemesis]:
+    """Create the nemesis of each kind. Kinds of the same class share one object."""
+    makers = {KINDS[kind].maker for kind in kinds}
+    made = {maker: maker(cluster, ledger) for maker in makers}
+    return {kind: made[KINDS[kind].maker] for kind in kinds}
+
+
+# -- schedule --------------------------------------------------------------------------------------
+#
+# Schedule: start and end of each fault, drawn from the run's seed before the run starts. Pure.
+#
+# Each round contains all kinds in a shuffled order, so that each kind occurs even in a short run. A
+# quarter of the periods has no faults, so that recoveries can complete (jepsen-io/nats,
+# ``package-gen``). With ``pairs``, two kinds overlap.
+
+
+FIRST_S: Final = 2.0  # seconds of load before the first fault
+LAST_S: Final = 3.0  # seconds of load without faults at the end
+QUIET: Final = 0.25  # share of the periods
+QUIET_S: Final = (3.0, 8.0)
+BETWEEN_S: Final = (0.5, 3.0)  # from the end of a fault to the next
+LEAD_S: Final = (0.1, 1.5)  # from the start of a pair's first fault to that of its second
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Start or end of a fault. ``at_s``: seconds since the load started. ``fault``: number of the
+    fault in the run, the same for its start and end."""
+
+    at_s: float
+    phase: Literal["begin", "end"]
+    fault: int
+    plan: FaultPlan
+
+
+def draw(
+    kinds: Sequence[str],
+    fault_of: Callable[[str, Random], FaultPlan],
+    random: Random,
+    *,
+    time_s: float,
+    pairs: bool = False,
+) -> list[Step]:
+    """Return the steps of a run of ``time_s`` seconds, in order; empty without kinds or if
+    ``time_s`` is too short.
+
+    ``fault_of(kind, random)`` draws one fault. Its ``hold_s`` determines its end.
+    """
+    steps: list[Step] = []
+    turns = _turns(kinds, random)
+    now, number = FIRST_S, 0
+    while kinds and now < time_s - LAST_S:
+        # No quiet period before each requested kind has occurred once.
+        if number >= len(kinds) and random.random() < QUIET:
+            now += random.uniform(*QUIET_S)
+            continue
+        begin, end = now, now
+        for kind in _together(turns, pairs=pairs and len(kinds) > 1):
+            number += 1
+            plan = fault_of(kind, random)
+            steps += (
+                Step(begin, "begin", number, plan),
+                Step(begin + plan.hold_s, "end", number, plan),
+            )
+            end = max(end, begin + plan.hold_s)
+            begin += random.uniform(*LEAD_S)
+        now = end + random.uniform(*BETWEEN_S)
+    # A fault that would outlast the load ends before the load does.
+    last = time_s - LAST_S
+    cut = [Step(min(step.at_s, last), step.phase, step.fault, step.plan) for step in steps]
+    return sorted(cut, key=lambda step: (step.at_s, step.phase == "end", step.fault))
+
+
+def _turns(kinds: Sequence[str], random: Random) -> Iterator[str]:
+    while True:
+        order = list(kinds)
+        random.shuffle(order)
+        yield from order
+
+
+def _together(turns: Iterator[str], *, pairs: bool) -> list[str]:
+    first = next(turns)
+    if not pairs:
+        return [first]
+    second = next(kind for kind in turns if kind != first)
+    return [first, second]

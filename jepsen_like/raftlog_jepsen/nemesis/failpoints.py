@@ -20,17 +20,17 @@ from typing import Any, Final, Protocol
 
 from raftlog.config import BrokerConfig
 from raftlog.failpoints import SITES, Hit
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch
 from raftlog.types import TopicPartition
 from raftlog_jepsen.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
-from raftlog_jepsen.nemesis.power import (
+from raftlog_jepsen.nemesis.process import (
     Losses,
     Powered,
+    draw_partition,
     expectation,
     not_injected_but,
     start_again,
 )
-from raftlog_jepsen.nemesis.process import draw_partition
 from raftlog_jepsen.plan import Shape
 from raftlog_jepsen.status import ClusterStatus
 

@@ -21,18 +21,21 @@ from typing import Any, Final
 
 from raftlog import Admin
 from raftlog.errors import RaftlogError
-from raftlog_jepsen.control import files
-from raftlog_jepsen.nemesis.aftermath import (
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.nemesis.base import (
     REFUSED_BY_PEERS,
     Cluster,
+    Effect,
+    FaultPlan,
     Losses,
+    OwnKinds,
     Words,
     is_back,
+    not_injected,
     poll,
     replace_disk,
     try_start,
 )
-from raftlog_jepsen.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog_jepsen.plan import Shape
 
 RECOVERIES_MAX: Final = 5  # times that the request is repeated
@@ -166,8 +169,8 @@ class LossesNemesis(OwnKinds):
         removed = {}
         for broker in sorted(targets):
             data_dir = self._cluster.hosts[broker].data_dir
-            self._state.wiped[broker] = files.directory_id(data_dir)
-            removed[str(broker)] = files.empty(data_dir)
+            self._state.wiped[broker] = disks.directory_id(data_dir)
+            removed[str(broker)] = disks.empty(data_dir)
         if is_majority:
             self._state.to_recover = survivor
             if fault.args["restart_survivor"]:
@@ -197,10 +200,10 @@ class LossesNemesis(OwnKinds):
         Compares the files of all brokers, because after the loss of a majority no broker knows the
         leader.
         """
-        dead = [files.log_ends(self._cluster.hosts[broker].data_dir) for broker in targets]
+        dead = [disks.log_ends(self._cluster.hosts[broker].data_dir) for broker in targets]
         why = ""
         for broker in sorted(left):
-            ends = files.log_ends(self._cluster.hosts[broker].data_dir)
+            ends = disks.log_ends(self._cluster.hosts[broker].data_dir)
             lacking = {
                 name
                 for known in dead
@@ -223,7 +226,7 @@ class LossesNemesis(OwnKinds):
             state.to_recover = None
         for broker, old_id in sorted(state.wiped.items()):
             start = try_start(self._cluster, broker)
-            new_id = files.directory_id(self._cluster.hosts[broker].data_dir)
+            new_id = disks.directory_id(self._cluster.hosts[broker].data_dir)
             seen[str(broker)] = {
                 **start.to_history(),
                 "is_new_directory": new_id not in {"", old_id},
@@ -297,7 +300,7 @@ class LossesNemesis(OwnKinds):
 
     def _exchange(self, pair: tuple[int, int]) -> None:
         one, other = (self._cluster.hosts[broker].data_dir for broker in pair)
-        files.exchange(one, other, self._aside)
+        disks.exchange(one, other, self._aside)
 
     def _unswap(self) -> Effect:
         pair = self._state.swapped
@@ -317,7 +320,7 @@ class LossesNemesis(OwnKinds):
         if broker not in self._cluster.up() or broker in self._state.old:
             return not_injected(f"broker {broker} is not running normally")
         backup = self._backup(broker, fault.args)
-        before = files.log_ends(backup)
+        before = disks.log_ends(backup)
         self._cluster.start_broker(broker)
         # Other brokers can detect only the loss of data that they have received.
         self._poll(lambda: is_back(self._cluster, broker), MORE_S)
@@ -328,10 +331,10 @@ class LossesNemesis(OwnKinds):
             self._cluster.start_broker(broker)
             return not_injected(f"after it was killed: {why}")
         self._ledger.lost((broker,))
-        is_same = files.directory_id(host.data_dir) == files.directory_id(backup)
-        files.empty(host.data_dir)
+        is_same = disks.directory_id(host.data_dir) == disks.directory_id(backup)
+        disks.empty(host.data_dir)
         shutil.copytree(backup, host.data_dir, symlinks=True, dirs_exist_ok=True)
-        files.make_durable(host.data_dir)
+        disks.make_durable(host.data_dir)
         words = self._state.old[broker] = Words(host.process.log_path)
         start = try_start(self._cluster, broker)
         if start.started and is_same:  # with another id, the disk counts as a new one
@@ -371,7 +374,7 @@ class LossesNemesis(OwnKinds):
 def _grown(before: Mapping[str, tuple[int, int]], data_dir: Path) -> bool:
     """Return whether a log has grown."""
     try:
-        now = files.log_ends(data_dir)
+        now = disks.log_ends(data_dir)
     except OSError:
         return False  # the running broker has removed a file at the same time
     return any(end > before.get(name, (0, 0))[1] for name, (_, end) in now.items())

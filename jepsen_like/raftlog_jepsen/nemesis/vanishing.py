@@ -16,17 +16,20 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.storage.segment import LOG_SUFFIX
-from raftlog_jepsen.control import files
-from raftlog_jepsen.nemesis.aftermath import (
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.nemesis.base import (
     Cluster,
+    Effect,
+    FaultPlan,
     Losses,
+    OwnKinds,
     Words,
     is_back,
+    not_injected,
     poll,
     replace_disk,
     try_start,
 )
-from raftlog_jepsen.nemesis.base import Effect, FaultPlan, OwnKinds, not_injected
 from raftlog_jepsen.plan import Shape
 
 NOTICE_S: Final = 10.0  # time limit for a broker to quarantine the remaining files
@@ -134,7 +137,7 @@ class VanishNemesis(OwnKinds):
     def _remove(self, broker: int, fault: FaultPlan, random: Random) -> list[str]:
         """Remove files of a broker. Returns their paths, relative to the data directory."""
         host, what = self._cluster.hosts[broker], fault.args["what"]
-        partitions = files.partitions(host.data_dir)
+        partitions = disks.partitions(host.data_dir)
         found = WAYS[what](host.data_dir, random.choice(partitions)) if partitions else []
         found = [path for path in found if path.exists()]
         if what == SEGMENT:
@@ -148,11 +151,11 @@ class VanishNemesis(OwnKinds):
             and any(log.stat().st_size for log in partition.glob(f"*{LOG_SUFFIX}"))
         }
         expected = {SEGMENT: 1, RECORD: 0}.get(what, len(copies))
-        words, quarantined = Words(host.process.log_path), files.quarantines(host.data_dir)
+        words, quarantined = Words(host.process.log_path), disks.quarantines(host.data_dir)
         self._ledger.lost((broker,))
         self._losses.append(_Loss(broker, fault, expected, words, quarantined))
         for path in found:
-            files.remove(path)
+            disks.remove(path)
         return [str(path.relative_to(host.data_dir)) for path in found]
 
     # -- recovering
@@ -197,7 +200,7 @@ class VanishNemesis(OwnKinds):
         return seen
 
     def _set_aside(self, loss: _Loss) -> set[Path]:
-        return files.quarantines(self._cluster.hosts[loss.broker].data_dir) - loss.quarantined
+        return disks.quarantines(self._cluster.hosts[loss.broker].data_dir) - loss.quarantined
 
     def _is_set_aside(self, loss: _Loss) -> bool:
         return len(self._set_aside(loss)) >= loss.copies

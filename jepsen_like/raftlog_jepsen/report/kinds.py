@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
-from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.plan import Shape, TopicShape
 
 NEED_ROOT: Final = frozenset({"namespaces", "loop_disks", "time_namespaces"})
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 def kinds_here(*, without_root: bool) -> list[Kind]:
     """Return all kinds. Call it in a sandbox or with ``without_root``, so that the test does not
     change networks and mounts of the machine."""
-    wanted = registry.needs_of(registry.KINDS)
+    wanted = driver.needs_of(driver.KINDS)
     why = dict.fromkeys(NEED_ROOT, WITHOUT_ROOT) if without_root else {}
     with tempfile.TemporaryDirectory("-raftlog-kinds") as directory:
         usable = wanted - why.keys()
@@ -45,7 +45,7 @@ def kinds_here(*, without_root: bool) -> list[Kind]:
             cluster = _cluster(usable - why.keys(), directory)
         counts = why.keys() - {"namespaces"}  # without namespaces, relays inject network partitions
         with closing(cluster):
-            found = registry.make(registry.KINDS, cluster, None)
+            found = driver.make(driver.KINDS, cluster, None)
             return [
                 Kind(
                     name,
@@ -53,7 +53,7 @@ def kinds_here(*, without_root: bool) -> list[Kind]:
                     found[name].why_not(name)
                     or next((why[need] for need in home.needs if need in counts), ""),
                 )
-                for name, home in registry.KINDS.items()
+                for name, home in driver.KINDS.items()
             ]
 
 

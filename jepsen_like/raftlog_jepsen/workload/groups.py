@@ -46,6 +46,7 @@ Additional anomalies, also in addition to those of the offsets workload:
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final
@@ -53,15 +54,18 @@ from typing import Final
 from raftlog.aio import AsyncAdmin
 from raftlog.errors import RaftlogError
 from raftlog.types import Offset, TopicPartition
-from raftlog_jepsen.client import Process
+from raftlog_jepsen.client import AnyConsumer, Process, commit, committed
 from raftlog_jepsen.members import Members
 from raftlog_jepsen.plan import GroupShape, WorkloadName
-from raftlog_jepsen.workload import append, offsets
+from raftlog_jepsen.workload import append
 from raftlog_jepsen.workload.admin import Operator, add_partitions
 from raftlog_jepsen.workload.base import (
+    PATIENCE_S,
     REQUEST_TIMEOUT_MS,
+    Client,
     WorkloadContext,
     create_topics,
+    group_consumer_of,
     reader_of,
     run_all,
 )
@@ -85,7 +89,7 @@ class GroupsWorkload:
         members = _members(context)
         clients = append.clients(context)
         for group in context.plan.workload.groups:
-            clients |= offsets.askers(context, group)
+            clients |= askers(context, group)
         clients["members"] = partial(mind, context, members)
         if context.plan.workload.admin_rate > 0:
             clients["operator"] = partial(extend, context, "operator")
@@ -100,7 +104,7 @@ class GroupsWorkload:
         late = [members.name(slot) for slot, how in ended.items() if how.startswith("signal")]
         if late:
             context.note(f"did not leave in time, and were killed: {', '.join(late)}")
-        return await offsets.final_offsets(context) and has_all
+        return await final_offsets(context) and has_all
 
 
 def _members(context: WorkloadContext) -> Members:
@@ -174,3 +178,167 @@ async def _ends(context: WorkloadContext) -> dict[TopicPartition, Offset]:
             return await context.clients.ends(consumer, "drain", list(context.targets))
     except RaftlogError:
         return {}
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+#
+# The offsets workload: consumers commit offsets, and other clients read them back.
+#
+# A group has one committed offset per partition: that of the next record to read. In this workload,
+# groups have no members: consumers assign partitions to themselves. For each group and partition,
+# one client commits increasing offsets, one commit at a time. A commit contains one or more
+# partitions. Appends run at the same time, as in the append workload. Its operations and anomalies
+# apply here, too. No commit is beyond the acknowledged records.
+#
+# Operations, in addition to those:
+#
+#     commit     A client commits offsets for some partitions of a group. ``ok``: all later requests
+#                return these or later offsets. ``fail``: no offset was accepted. ``info``: each
+#                offset may be accepted, now, later, or never.
+#     committed  A new client requests the committed offsets of a group, for all partitions. -1: no
+#                committed offset.
+#
+# When the load is over and the cluster has converged, new clients request the committed offsets of
+# all groups.
+#
+# Additional anomalies:
+#
+#   GROUP-OFFSET-LOST      a client received a lower offset than was acknowledged before the
+#                          request, and no late commit with an unknown outcome explains it
+#   GROUP-OFFSET-PHANTOM   a client received an offset that no client had tried to commit, whose
+#                          commit had failed, or with the metadata of another offset
+#   GROUP-OFFSET-ZERO      a client received no offset, or 0, after another offset was acknowledged
+
+
+COMMITTERS: Final = 2  # per group; they share its partitions
+PAUSE_S: Final = (0.0, 0.2)  # seconds between two commits
+SESSION_S: Final = (3.0, 20.0)  # seconds until a new consumer replaces that of a committer
+STEP_MAX: Final = 5  # maximum number of records from one commit to the next
+ASK_PAUSE_S: Final = (0.1, 1.0)
+FINAL_TIMEOUT_S: Final = 60.0
+FINAL_READERS: Final = 2
+
+
+class OffsetsWorkload:
+    """The clients of the append workload, committers, and clients that fetch offsets."""
+
+    name: WorkloadName = "offsets"
+    drains: bool = True
+
+    async def prepare(self, context: WorkloadContext) -> None:
+        await create_topics(context, context.plan.shape.topics)
+
+    async def run(self, context: WorkloadContext) -> None:
+        clients = append.clients(context)
+        for group in context.plan.workload.groups:
+            for number in range(1, COMMITTERS + 1):
+                name = f"committer-{group.name}-{number}"
+                mine = context.targets[number - 1 :: COMMITTERS]
+                if mine:
+                    clients[name] = partial(keep_committing, context, name, group, mine)
+            clients |= askers(context, group)
+        await run_all(context, clients)
+
+    async def drain(self, context: WorkloadContext) -> bool:
+        return await final_offsets(context)
+
+
+async def keep_committing(
+    context: WorkloadContext, name: str, group: GroupShape, partitions: list[TopicPartition]
+) -> None:
+    """Commit with one consumer at a time, until the load ends."""
+    random = context.fork(name)
+    loop = asyncio.get_running_loop()
+    committer = _Committer(context, group, Process(name), random, dict.fromkeys(partitions, 0))
+    while not context.stopping.is_set():
+        ends_at = loop.time() + random.uniform(*SESSION_S)
+        entrance = context.entrance(random, pinned=random.random() < 0.5)
+        try:
+            async with group_consumer_of(context, entrance, group.name) as consumer:
+                await consumer.assign(partitions)
+                while loop.time() < ends_at and not context.stopping.is_set():
+                    await committer.commit(consumer)
+        except RaftlogError:  # while it assigns partitions
+            await context.sleep(PATIENCE_S)
+
+
+@dataclass(slots=True)
+class _Committer:
+    """Commits offsets for some partitions of a group. ``offsets``: of the last attempts."""
+
+    context: WorkloadContext
+    group: GroupShape
+    process: Process
+    random: Random
+    offsets: dict[TopicPartition, Offset]
+
+    async def commit(self, consumer: AnyConsumer) -> None:
+        """Commit once: for some of the partitions, at most ``STEP_MAX`` records further."""
+        random, context = self.random, self.context
+        await context.sleep(random.uniform(*PAUSE_S))
+        behind = [tp for tp, offset in self.offsets.items() if offset < self._acked(tp)]
+        if not behind:
+            return
+        some = random.sample(behind, random.randint(1, len(behind)))
+        wanted = {
+            tp: min(self._acked(tp), self.offsets[tp] + random.randint(1, STEP_MAX)) for tp in some
+        }
+        self.offsets |= wanted
+        name = self.process.name
+        if not await commit(context.recorder, consumer, name, self.group.name, wanted):
+            self.process.retire(name)
+            await context.sleep(PATIENCE_S)
+
+    def _acked(self, partition: TopicPartition) -> Offset:
+        """Return the end of the acknowledged records, which limits commits."""
+        return self.context.clients.acked.get(str(partition), 0)
+
+
+def askers(context: WorkloadContext, group: GroupShape) -> dict[str, Client]:
+    """Return the clients that fetch the committed offsets of a group, by name."""
+    name = f"asker-{group.name}"
+    return {name: partial(keep_asking, context, name, group)}
+
+
+async def keep_asking(context: WorkloadContext, name: str, group: GroupShape) -> None:
+    """Fetch with a new client each time, until the load ends."""
+    random = context.fork(name)
+    number = 0
+    while not context.stopping.is_set():
+        number += 1
+        await context.sleep(random.uniform(*ASK_PAUSE_S))
+        entrance = context.entrance(random, pinned=random.random() < 0.5)
+        await ask(context, f"{name}/{number}", group, entrance)
+
+
+async def ask(context: WorkloadContext, process: str, group: GroupShape, entrance: str) -> bool:
+    """Fetch once, with a separate client, for all partitions of a group. Returns whether it
+    succeeded."""
+    partitions = [tp for tp in context.targets if tp.topic in group.topics]
+    async with group_consumer_of(context, entrance, group.name) as consumer:
+        reported = await committed(context.recorder, consumer, process, group.name, partitions)
+    return reported is not None
+
+
+async def _until_reported(context: WorkloadContext, process: str, group: GroupShape) -> None:
+    """Fetch until it succeeds. Each attempt is a separate process in the history, so that an
+    attempt without a response does not count."""
+    attempt = 1
+    while not await ask(context, f"{process}/{attempt}", group, context.bootstrap):
+        attempt += 1
+        await asyncio.sleep(PATIENCE_S)
+
+
+async def final_offsets(context: WorkloadContext) -> bool:
+    """Fetch the committed offsets of every group several times. Returns whether all succeeded
+    within a minute."""
+    try:
+        async with asyncio.timeout(FINAL_TIMEOUT_S):
+            for group in context.plan.workload.groups:
+                for number in range(1, FINAL_READERS + 1):
+                    process = f"final-{group.name}-{number}"
+                    await _until_reported(context, process, group)
+    except TimeoutError:
+        context.note("committed offsets could not be read at the end", is_trouble=True)
+        return False
+    return True

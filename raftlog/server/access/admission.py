@@ -13,8 +13,8 @@ from raftlog.server.access.audit import resources_of
 from raftlog.server.access.control import Caller
 from raftlog.server.access.rules import Rule
 from raftlog.server.context import BrokerContext
-from raftlog.server.reply import Exchange
-from raftlog.server.turns import Steps
+from raftlog.server.exchange import Exchange
+from raftlog.server.scheduling import Steps
 
 # Requests that change something else than records and committed offsets.
 ADMINISTRATION: Final = frozenset(

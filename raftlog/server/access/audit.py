@@ -20,7 +20,7 @@ import msgspec
 from raftlog import limits
 from raftlog.errors import RaftlogError
 from raftlog.record import Codec, encode, seal
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Principal
 from raftlog.security.quota import Bucket
 from raftlog.server.metrics import Counters
 from raftlog.types import TimestampMs

@@ -16,11 +16,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from raftlog.errors import AccessDeniedError, UnknownTopicError
-from raftlog.protocol import api, groups, metadata, produce, topics
-from raftlog.protocol import fetch as fetching
-from raftlog.protocol.attachments import slices
+from raftlog.protocol import api, records
 from raftlog.protocol.connection import Request
-from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.schema import Failure, Message, slices
 from raftlog.record import producer_id_at
 from raftlog.security.acl import CLUSTER_NAME, Operation, ResourceType
 from raftlog.server.access.control import Caller
@@ -216,9 +214,9 @@ _PRODUCE: Final = _Each(
     "WRITE",
     "TOPIC",
     "partitions",
-    produce.ProduceResponse,
+    records.ProduceResponse,
     "partitions",
-    lambda part, failure: produce.ProducedPartition(
+    lambda part, failure: records.ProducedPartition(
         topic=part.topic, partition=part.partition, failure=failure
     ),
 )
@@ -229,7 +227,7 @@ def _produce(
 ) -> Stepwise[Admitted[Request]]:
     """Require WRITE of each topic, and that the producer ids are those of the client."""
     message = request.message
-    assert isinstance(message, produce.ProduceRequest)
+    assert isinstance(message, records.ProduceRequest)
     if message.producer:
         caller.require("WRITE", "TRANSACTIONAL_ID", message.producer)
     parts = message.partitions
@@ -283,8 +281,8 @@ def _topics(
     )
 
 
-def _result(name: str, failure: Failure) -> topics.TopicResult:
-    return topics.TopicResult(name=name, failure=failure)
+def _result(name: str, failure: Failure) -> records.TopicResult:
+    return records.TopicResult(name=name, failure=failure)
 
 
 def create_denial(caller: Caller, name: str) -> AccessDeniedError | None:
@@ -296,15 +294,15 @@ def create_denial(caller: Caller, name: str) -> AccessDeniedError | None:
 
 _METADATA: Final = _topics(
     "DESCRIBE",
-    metadata.MetadataResponse,
-    lambda name, failure: metadata.TopicInfo(name=name, failure=failure),
+    records.MetadataResponse,
+    lambda name, failure: records.TopicInfo(name=name, failure=failure),
     results="topics",
     is_partial=False,
 )
 _DESCRIBE_TOPICS: Final = _topics(
     "DESCRIBE",
-    topics.DescribeTopicsResponse,
-    lambda name, failure: topics.TopicDescription(name=name, failure=failure),
+    records.DescribeTopicsResponse,
+    lambda name, failure: records.TopicDescription(name=name, failure=failure),
     results="topics",
 )
 
@@ -372,9 +370,9 @@ _OFFSETS: Final = _Each(
     "DESCRIBE",
     "TOPIC",
     "partitions",
-    groups.OffsetFetchResponse,
+    records.OffsetFetchResponse,
     "offsets",
-    _partition(groups.FetchedOffset),
+    _partition(records.FetchedOffset),
 )
 
 
@@ -429,37 +427,37 @@ RULES: Final[dict[int, Rule[Request]]] = {
         "READ",
         "TOPIC",
         "partitions",
-        fetching.FetchResponse,
+        records.FetchResponse,
         "partitions",
-        _partition(fetching.FetchedPartition),
+        _partition(records.FetchedPartition),
         in_order=False,
     ),
     api.LIST_OFFSETS.number: _Each(
         "DESCRIBE",
         "TOPIC",
         "queries",
-        fetching.ListOffsetsResponse,
+        records.ListOffsetsResponse,
         "answers",
-        _partition(fetching.OffsetAnswer),
+        _partition(records.OffsetAnswer),
     ),
     api.INIT_PRODUCER_ID.number: of_producer_id,
     api.CREATE_TOPICS.number: _topics(
         "CREATE",
-        topics.TopicsResponse,
+        records.TopicsResponse,
         _result,
         denial=lambda caller, topic: create_denial(caller, topic.name),
     ),
-    api.DELETE_TOPICS.number: _topics("DELETE", topics.TopicsResponse, _result),
+    api.DELETE_TOPICS.number: _topics("DELETE", records.TopicsResponse, _result),
     api.DESCRIBE_TOPICS.number: _or_all_visible(_DESCRIBE_TOPICS),
-    api.ALTER_TOPICS.number: _topics("ALTER_CONFIGS", topics.TopicsResponse, _result),
-    api.ADD_PARTITIONS.number: _topics("ALTER", topics.TopicsResponse, _result),
+    api.ALTER_TOPICS.number: _topics("ALTER_CONFIGS", records.TopicsResponse, _result),
+    api.ADD_PARTITIONS.number: _topics("ALTER", records.TopicsResponse, _result),
     api.DELETE_RECORDS.number: _Each(
         "DELETE",
         "TOPIC",
         "partitions",
-        topics.DeleteRecordsResponse,
+        records.DeleteRecordsResponse,
         "partitions",
-        _partition(topics.DeletedRecords),
+        _partition(records.DeletedRecords),
     ),
     api.RAFT.number: free,
     api.CLUSTER_STATE.number: free,
@@ -489,7 +487,7 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.EXPIRE_TOKEN.number: free,
     api.RECOVER_CLUSTER.number: of_cluster("ALTER"),
     api.FIND_COORDINATORS.number: _groups(
-        "DESCRIBE", groups.FindCoordinatorsResponse, "coordinators", groups.CoordinatorInfo
+        "DESCRIBE", records.FindCoordinatorsResponse, "coordinators", records.CoordinatorInfo
     ),
     api.GROUP_HEARTBEAT.number: _heartbeat,
     api.OFFSET_COMMIT.number: of_group(
@@ -499,18 +497,18 @@ RULES: Final[dict[int, Rule[Request]]] = {
             "READ",
             "TOPIC",
             "offsets",
-            groups.OffsetCommitResponse,
+            records.OffsetCommitResponse,
             "partitions",
-            _partition(groups.CommittedPartition),
+            _partition(records.CommittedPartition),
         ),
     ),
     api.OFFSET_FETCH.number: of_group("DESCRIBE", "group", _offset_fetch),
     api.LIST_GROUPS.number: _list_groups,
     api.DESCRIBE_GROUPS.number: _groups(
-        "DESCRIBE", groups.DescribeGroupsResponse, "groups", groups.GroupDescription
+        "DESCRIBE", records.DescribeGroupsResponse, "groups", records.GroupDescription
     ),
     api.DELETE_GROUPS.number: _groups(
-        "DELETE", groups.DeleteGroupsResponse, "groups", groups.DeletedGroup
+        "DELETE", records.DeleteGroupsResponse, "groups", records.DeletedGroup
     ),
     api.DELETE_OFFSETS.number: of_group(
         "DELETE",
@@ -519,27 +517,27 @@ RULES: Final[dict[int, Rule[Request]]] = {
             "READ",
             "TOPIC",
             "partitions",
-            groups.DeleteOffsetsResponse,
+            records.DeleteOffsetsResponse,
             "partitions",
-            _partition(groups.CommittedPartition),
+            _partition(records.CommittedPartition),
         ),
     ),
     api.DESCRIBE_PRODUCERS.number: _Each(
         "WRITE",
         "TOPIC",
         "partitions",
-        produce.DescribeProducersResponse,
+        records.DescribeProducersResponse,
         "partitions",
-        _partition(produce.DescribedProducers),
+        _partition(records.DescribedProducers),
         denial=_written_or_read,
     ),
     api.LIST_PRODUCERS.number: _Each(
         "READ",
         "TOPIC",
         "partitions",
-        produce.ListProducersResponse,
+        records.ListProducersResponse,
         "partitions",
-        _partition(produce.ListedProducers),
+        _partition(records.ListedProducers),
     ),
     api.CREATE_ACLS.number: of_cluster("ALTER"),
     api.DELETE_ACLS.number: of_cluster("ALTER"),

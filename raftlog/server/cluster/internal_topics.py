@@ -12,13 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftlog.consensus import Applied, Outcome
-from raftlog.replication.cluster_commands import Move, Reassign
-from raftlog.replication.cluster_records import BrokerRecord, TopicRecord
+from raftlog.replication.cluster_commands import BrokerRecord, Move, Reassign, TopicRecord
 from raftlog.replication.cluster_state import ClusterMachine, Refused
-from raftlog.replication.placement import usual_copies
-from raftlog.replication.rebalancing import PlacedPartition, change_replication_factor
-from raftlog.server.cluster.liveness import Liveness
-from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.replication.placement import PlacedPartition, change_replication_factor, usual_copies
+from raftlog.server.cluster.membership import CLUSTER_GROUP, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.types import OFFSETS_TOPIC
 

@@ -22,53 +22,50 @@ from raftlog.errors import (
     HistoryConflictError,
     RaftlogError,
 )
-from raftlog.protocol.metadata import BrokerInfo
 from raftlog.protocol.peer import PeerIdentity
+from raftlog.protocol.records import BrokerInfo
 from raftlog.replication import histories
-from raftlog.replication.cluster_records import diverged_text, lost_text, removed_text
+from raftlog.replication.cluster_commands import (
+    broker_events,
+    diverged_text,
+    lost_text,
+    removed_text,
+)
 from raftlog.replication.cluster_state import (
     BrokerRecord,
     ClusterChange,
     ClusterMachine,
 )
-from raftlog.replication.events import broker_events
 from raftlog.replication.histories import Relation, relation
 from raftlog.replication.partition_state import PartitionState
 from raftlog.replication.trusted_time import trusted_clocks
-from raftlog.server.cluster.addresses import BrokerAddresses
-from raftlog.server.cluster.administration import ClusterTopics
-from raftlog.server.cluster.backlog import Backlog
-from raftlog.server.cluster.decommissioning import Decommissioning
-from raftlog.server.cluster.fetch_session import FetchSession
-from raftlog.server.cluster.fetcher import ReplicaFetcher, ReplicaFetchers
-from raftlog.server.cluster.first_user import FirstUser, PlainCredentials
-from raftlog.server.cluster.founding import Founder
-from raftlog.server.cluster.handover import Handover
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.controller import Decommissioning, PartitionController
+from raftlog.server.cluster.elections import Backlog, HostedPartition, StateBroadcast, Surveys
+from raftlog.server.cluster.fetch_session import FetchSession, LeadershipCheck
+from raftlog.server.cluster.fetcher import MoveThrottle, ReplicaFetcher, ReplicaFetchers
 from raftlog.server.cluster.internal_topics import InternalTopics
-from raftlog.server.cluster.joining import Joining
-from raftlog.server.cluster.journal_reserve import JournalReserve
-from raftlog.server.cluster.leadership_check import LeadershipCheck
-from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation, Liveness
-from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
-from raftlog.server.cluster.move_throttle import MoveThrottle
-from raftlog.server.cluster.partition_controller import PartitionController
-from raftlog.server.cluster.partitions import Partitions
+from raftlog.server.cluster.membership import (
+    CLUSTER_GROUP,
+    GRACE_SECONDS,
+    BrokerAddresses,
+    ClusterSubscription,
+    Founder,
+    Incarnation,
+    Joining,
+    Liveness,
+    Membership,
+)
 from raftlog.server.cluster.recovery import Recovery
-from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.cluster.replicas import Handover, Partitions
 from raftlog.server.cluster.state_copy import StateCopy
-from raftlog.server.cluster.subscription import ClusterSubscription
-from raftlog.server.cluster.surveys import Surveys
+from raftlog.server.cluster.topics import ClusterTopics, FirstUser, PlainCredentials
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.disks import JournalReserve
 from raftlog.server.partition import HostServices, Partition
-from raftlog.server.peers.channel import PeerConnector
-from raftlog.server.peers.links import PeerLinks
-from raftlog.server.peers.peering import Peering
-from raftlog.server.peers.registry import PeerRegistry
+from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRegistry
+from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import TopicTable
-from raftlog.server.workers import Workers
 from raftlog.storage import Store
 
 logger = logging.getLogger(__name__)

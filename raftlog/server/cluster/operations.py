@@ -15,12 +15,17 @@ from raftlog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
     RefusedError,
+    ThrottledError,
     UnknownPartitionError,
     UnknownTopicError,
     counted,
 )
 from raftlog.protocol.cluster import (
     BrokerStatus,
+    CancelDecommissionRequest,
+    CancelDecommissionResponse,
+    DecommissionRequest,
+    DecommissionResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     PartitionMove,
@@ -28,21 +33,15 @@ from raftlog.protocol.cluster import (
     ReassignResponse,
     RecoverClusterRequest,
     RecoverClusterResponse,
+    ReserveBrokerIdResponse,
     ThrottleMovesRequest,
     ThrottleMovesResponse,
     TransferLeaderRequest,
     TransferLeaderResponse,
     UpgradeFeaturesResponse,
 )
-from raftlog.protocol.membership import (
-    CancelDecommissionRequest,
-    CancelDecommissionResponse,
-    DecommissionRequest,
-    DecommissionResponse,
-    ReserveBrokerIdResponse,
-)
-from raftlog.protocol.metadata import BrokerInfo
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol.records import BrokerInfo
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_commands import (
     CancelDecommission,
     DecommissionBroker,
@@ -52,17 +51,12 @@ from raftlog.replication.cluster_commands import (
     ReserveBrokerId,
     SetMoveThrottle,
 )
-from raftlog.replication.cluster_state import TopicRecord
-from raftlog.replication.cluster_voters import next_voters
-from raftlog.replication.commands import Elect
+from raftlog.replication.cluster_state import TopicRecord, next_voters
 from raftlog.replication.election import has_leader, transfer
-from raftlog.replication.partition_state import Accepted
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.replication.partition_state import Accepted, Elect
+from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.server.cluster.transfers import TransferRate
-from raftlog.server.disk_space import DiskSpace
-from raftlog.server.log_dirs import LogDirMonitor
+from raftlog.server.disks import DiskSpace
 from raftlog.server.operations import (
     Describing,
     Summary,
@@ -71,7 +65,8 @@ from raftlog.server.operations import (
     disk_status,
     summarize,
 )
-from raftlog.server.topic_table import TopicTable
+from raftlog.server.partition import BrokerClock
+from raftlog.server.topic_table import LogDirMonitor, TopicTable
 from raftlog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -430,3 +425,44 @@ def _cancellation(record: TopicRecord) -> Reassign:
         origin = held.target.origin
         moves.append(Move(partition, origin, held.version, held.target.replicas))
     return Reassign(topic_id=record.id, moves=tuple(moves))
+
+
+# -- transfers -------------------------------------------------------------------------------------
+#
+# Rate limit of requested leadership transfers: each one is an election that interrupts clients.
+#
+# It decides by the time that it is given; ``operations`` makes the transfer.
+
+
+INTERVAL_SECONDS: Final = 1.0  # seconds between two transfers of one partition
+PER_SECOND: Final = 10.0  # transfers of all partitions, on average
+BURST: Final = 20.0  # transfers at once, after an idle time
+
+
+class TransferRate:
+    """Rate limit of the transfers that one broker is requested to make."""
+
+    def __init__(self) -> None:
+        self._last_seconds: dict[TopicPartition, float] = {}  # transfers within the interval
+        self._left = BURST
+        self._counted_seconds = 0.0  # monotonic seconds; time of the last update of _left
+
+    def admit(self, partition: TopicPartition, now: float) -> None:
+        """Count a transfer at ``now`` (seconds, monotonic), or raise ``ThrottledError``."""
+        ended = now - INTERVAL_SECONDS
+        self._last_seconds = {
+            moved: when for moved, when in self._last_seconds.items() if when > ended
+        }
+        if partition in self._last_seconds:
+            raise ThrottledError(
+                f"{partition}: its leadership was transferred less than {INTERVAL_SECONDS:g} s "
+                "ago. Try again later"
+            )
+        left = min(BURST, self._left + (now - self._counted_seconds) * PER_SECOND)
+        if left < 1:
+            raise ThrottledError(
+                f"one broker transfers leadership at most {PER_SECOND:g} times per second. Try "
+                "again later"
+            )
+        self._left, self._counted_seconds = left - 1, now
+        self._last_seconds[partition] = now

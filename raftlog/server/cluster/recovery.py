@@ -1,7 +1,7 @@
 """Recovery after the loss of a majority: survey the copies, plan, and continue with one broker.
 
 ``Recovery`` is both sides. The broker that receives the operator's request surveys all connected
-brokers, makes a plan for each partition (``raftlog.replication.recovery``), and executes it: each
+brokers, makes a plan for each partition (``raftlog.replication.election``), and executes it: each
 partition continues on the broker that is to lead it. That broker starts a new generation of the
 partition's Raft group as its only voter. The leader of that group readmits the connected voters
 without a vote.
@@ -28,35 +28,27 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
+    GroupReport,
     RecoverClusterRequest,
     RecoverClusterResponse,
     RecoveredPartition,
-)
-from raftlog.protocol.recovery import (
-    GroupReport,
     ReviveRequest,
     Seat,
     SurveyRequest,
     SurveyResponse,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.replication import cluster_records, histories
+from raftlog.replication import cluster_commands, histories
 from raftlog.replication.cluster_commands import (
+    PEER_PROTOCOL_LOST,
     AlterTopic,
     ClusterCommand,
     DeclareLost,
     FenceBroker,
+    first_state,
 )
-from raftlog.replication.cluster_records import PEER_PROTOCOL_LOST, first_state
 from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
-from raftlog.replication.election import has_leader
-from raftlog.replication.partition_state import (
-    Accepted,
-    PartitionMachine,
-    PartitionState,
-    decode_state,
-)
-from raftlog.replication.recovery import (
+from raftlog.replication.election import (
     Blocked,
     Copy,
     GoOn,
@@ -66,14 +58,19 @@ from raftlog.replication.recovery import (
     Report,
     Survivor,
     group_loss,
+    has_leader,
     led_text,
     plan,
 )
-from raftlog.server.cluster.hosted_partition import group_id
-from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.server.cluster.partitions import Partitions
-from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.replication.partition_state import (
+    Accepted,
+    PartitionMachine,
+    PartitionState,
+    decode_state,
+)
+from raftlog.server.cluster.elections import StateBroadcast, group_id
+from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness
+from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.cluster.state_copy import StateCopy
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.partition import Partition
@@ -340,7 +337,7 @@ class Recovery:
         state.restore(self._machine.snapshot())
         for command in self._plane.journaled(CLUSTER_GROUP).unapplied:
             state.apply(command)
-        return cluster_records.recovered(
+        return cluster_commands.recovered(
             state.snapshot(),
             recovery=self._entropy(histories.ID_CHARS // 2).hex(),
             lost=lost,

@@ -9,7 +9,7 @@ from typing import Final
 
 from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
-from raftlog.server.workers import Saver, Workers
+from raftlog.server.scheduling import Saver, Workers
 from raftlog.storage import Store
 from raftlog.storage.cluster_file import ClusterCopy
 

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+import base64
+import binascii
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+import uvicorn
 from starlette.applications import Starlette
+from starlette.authentication import (
+    AuthCredentials,
+    AuthenticationBackend,
+    AuthenticationError,
+    BaseUser,
+)
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from raftlog import limits
+from raftlog import errors, limits
+from raftlog.clock import Clock
+from raftlog.security.acl import USER, Operation, Principal, ResourceType
+from raftlog.server.access.control import AccessControl, Caller
+from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.broker import Broker
-from raftlog.server.http.authentication import METRICS, HttpAuthentication, respond
-from raftlog.server.http.collect import readiness_of, values_of
-from raftlog.server.http.exposition import render
-from raftlog.server.http.lag_times import LagTimes
-from raftlog.server.http.survey import Readiness
+from raftlog.server.context import BrokerContext
+from raftlog.server.http.collect import LagTimes, Readiness, readiness_of, render, values_of
 from raftlog.server.metrics import Durations
+from raftlog.server.tls import tls_options
 
 T = TypeVar("T")
 UNAVAILABLE: Final = 503
@@ -141,3 +157,290 @@ def _readiness(request: Request, found: Readiness, status: int) -> Response:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+# -- server ----------------------------------------------------------------------------------------
+#
+# Web server of a broker: uvicorn in the broker's event loop, within limits.
+#
+# Each connection serves one request and ends after ``HTTP_CONNECTION_S`` at the latest;
+# ``HTTP_CONNECTIONS_MAX`` can be open. So clients that are slow, broken or many take a bounded part
+# of the broker.
+
+
+logger = logging.getLogger(__name__)
+
+DELAY_INTERVAL_SECONDS: Final = 0.1  # between two measurements of the event loop
+STOP_SECONDS_MAX: Final = 1  # for responses in progress
+
+
+class _Connection(H11Protocol):
+    """Aborts connections over the limits."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
+            transport.abort()
+        else:
+            self._deadline = self.loop.call_later(limits.HTTP_CONNECTION_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the broker process, and the limits of TLS to its context."""
+
+    tls_options: dict[str, Any]  # of ``create_server``
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        config = self.config
+
+        def make() -> asyncio.Protocol:
+            return _Connection(config, self.server_state, self.lifespan.state)
+
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(make, sock=each, **self.tls_options) for each in sockets or ()
+        ]
+        self.started = True
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class LoopDelay:
+    """Measures by how much the timers of the event loop are late."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self.durations = Durations()
+        self._loop = loop
+        self._clock = clock
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._due = self._clock.monotonic() + DELAY_INTERVAL_SECONDS
+        self._timer = self._loop.call_later(DELAY_INTERVAL_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self.durations.observe(max(0.0, self._clock.monotonic() - self._due))
+        self.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class HttpServer:
+    """Serves from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        server: _Server,
+        serving: asyncio.Task[None],
+        delay: LoopDelay,
+        api: MoreRoutes | None,
+    ) -> None:
+        self._server = server
+        self._serving = serving
+        self._delay = delay
+        self._api = api
+
+    @classmethod
+    async def start(
+        cls, broker: Broker, listening: socket.socket, api: MoreRoutes | None = None
+    ) -> HttpServer:
+        """Serve the broker's state, and ``api``, to connections of ``listening``. Returns when it
+        accepts them.
+        """
+        context = broker.context
+        delay = LoopDelay(context.loop, context.clock)
+        config = uvicorn.Config(
+            make_app(broker, delay.durations, () if api is None else api.routes()),
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=[("connection", "close")],
+            h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
+            timeout_graceful_shutdown=STOP_SECONDS_MAX,
+        )
+        server = _Server(config)
+        secured = context.config.http_uses_tls
+        server.tls_options = tls_options(broker.tls.http if broker.tls and secured else None)
+        serving = context.loop.create_task(server.serve([listening]))
+        while not (server.started or serving.done()):  # noqa: ASYNC110 - no other report of it
+            await asyncio.sleep(0)
+        if serving.done():
+            serving.result()  # raises the reason
+        delay.start()
+        if api is not None:
+            api.start()
+        return cls(server, serving, delay, api)
+
+    async def stop(self) -> None:
+        """Stop to accept, and wait for responses in progress, in bounded time."""
+        self._delay.stop()
+        self._server.should_exit = True
+        await self._serving
+        if self._api is not None:
+            await self._api.close()
+
+
+# -- authentication --------------------------------------------------------------------------------
+#
+# Authentication of HTTP requests over TLS: Basic (RFC 7617) with the users of the cluster, and
+# Bearer (RFC 6750) with tokens of an identity provider.
+#
+# Starlette's middleware calls ``HttpAuthentication`` for each request. What health checks need is
+# open to all.
+
+
+METRICS: Final = "/metrics"
+HEALTH: Final = frozenset(("/healthz", "/readyz"))
+_CHALLENGE: Final = {
+    "www-authenticate": 'Basic realm="raftlog", charset="UTF-8", Bearer realm="raftlog"'
+}
+_STATUS: Final[dict[type[errors.RaftlogError], int]] = {
+    errors.AuthenticationError: 401,
+    errors.AccessDeniedError: 403,
+    errors.ThrottledError: 429,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpUser(BaseUser):
+    """The user of a request: a ``Client`` of the access rules.
+
+    ``mechanism``: one for which the user has a credential of this password; or OAUTHBEARER: then,
+    ``password`` is a bearer token. ``access``: the rules of this broker; None: it may do nothing.
+    """
+
+    principal: Principal
+    peer_host: str
+    mechanism: str
+    password: str = field(repr=False)
+    access: AccessControl | None = field(default=None, repr=False, compare=False)
+    is_operator = False
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the user may do ``operation`` with a resource. Call it in the event loop."""
+        return self.access is not None and Caller(self.access, self).may(
+            operation, resource_type, name
+        )
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def display_name(self) -> str:
+        return self.principal.name
+
+    @property
+    def identity(self) -> str:
+        return str(self.principal)
+
+
+class RejectedError(AuthenticationError):
+    """A request that is answered with an error."""
+
+    def __init__(self, error: errors.RaftlogError, status: int = 0) -> None:
+        super().__init__(str(error))
+        kinds = (code for kind, code in _STATUS.items() if isinstance(error, kind))
+        self.status = status or next(kinds, 503)
+
+
+class HttpAuthentication(AuthenticationBackend):
+    """Verifies the user of each request, except of ``open_paths``."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        public = (METRICS,) if context.config.http_metrics_public else ()
+        self._open_paths = HEALTH.union(public)
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
+        """Return the user, or None for a path that is open. Raises ``RejectedError``."""
+        path = conn.url.path
+        if path in self._open_paths:
+            return None
+        try:
+            user = await self._user(conn)
+            if path == METRICS:
+                self._check_metrics(user)
+        except errors.RaftlogError as error:
+            raise RejectedError(error) from error
+        return AuthCredentials(("authenticated",)), user
+
+    async def _user(self, conn: HTTPConnection) -> HttpUser:
+        if conn.url.scheme != "https":
+            raise errors.AccessDeniedError(
+                "this broker requires authentication, and its HTTP port has no TLS: a password "
+                "would be readable. Set tls.certificate.file, or http.metrics.public for metrics"
+            )
+        header = conn.headers.get("authorization", "")
+        scheme, _, token = header.partition(" ")
+        given = _basic(header)
+        if given is None and scheme.lower() != "bearer":
+            raise errors.AuthenticationError(
+                "this broker requires authentication. Send the name and the password of a user "
+                "(HTTP Basic), or a token of the identity provider (HTTP Bearer)"
+            )
+        host = conn.client.host if conn.client is not None else "local"
+        authenticator, access = self._context.authenticator, self._context.access
+        try:
+            if given is None:
+                principal = await authenticator.verify_token(host, token.strip())
+                return HttpUser(principal, host, OAUTHBEARER, token.strip(), access)
+            name, password = given
+            used = await authenticator.verify(host, name, password)
+        except errors.AuthenticationError:
+            await asyncio.sleep(limits.AUTHENTICATION_DELAY_S)
+            raise
+        return HttpUser(Principal(USER, used.user), host, used.mechanism, password, access)
+
+    def _check_metrics(self, user: HttpUser) -> None:
+        """Raise ``AccessDeniedError`` unless the user may describe the cluster."""
+        caller = Caller(self._context.access, user)
+        try:
+            caller.require_of_cluster("DESCRIBE")
+        finally:
+            if caller.denied:
+                self._context.audit.note(
+                    "denial",
+                    principal=str(caller.principal),
+                    host=caller.host,
+                    request=METRICS,
+                    resources=caller.denied,
+                    outcome="AccessDeniedError",
+                )
+
+
+def respond(_conn: HTTPConnection, error: Exception) -> Response:
+    """Return the response to a request that was rejected."""
+    status = error.status if isinstance(error, RejectedError) else 401
+    headers = _CHALLENGE if status == 401 else {}
+    return PlainTextResponse(f"{error}\n", status, headers=headers)
+
+
+def _basic(header: str) -> tuple[str, str] | None:
+    """Return the name and the password of an Authorization header; None if it has none."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (name, password) if colon else None

@@ -31,17 +31,13 @@ from raftlog.server.access.rules import (
     of_producer_id,
 )
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.handlers import (
-    cluster,
-    configs,
+from raftlog.server.kafka import (
     consumer_protocol,
     fetch,
-    group_admin,
     group_offsets,
     groups,
-    offsets,
+    metadata,
     produce,
-    producers,
     topics,
 )
 from raftlog.server.kafka.reply import Refusal
@@ -234,9 +230,9 @@ def _without_unknown(response: Message) -> Stepwise[Message]:
 
 def _refuse_metadata(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the error for each topic. The name of one that is given by its id is not shown."""
-    refused = cluster.refuse_metadata(request, error)
+    refused = metadata.refuse_metadata(request, error)
     for topic, shown in zip(request.message.topics, refused.topics, strict=True):
-        if cluster.is_by_id(topic):
+        if metadata.is_by_id(topic):
             shown.error_code = errors.UNKNOWN_TOPIC_ID
     refused.error_code = errors.NONE
     return refused
@@ -251,7 +247,7 @@ def _settings(
     """Return the requirement of an operation with the settings of a topic or a broker."""
 
     def denial(_context: BrokerContext, caller: Caller, item: Any) -> AccessDeniedError | None:
-        if item.resource_type == configs.TOPIC:
+        if item.resource_type == topics.TOPIC:
             return caller.denial(operation, "TOPIC", item.resource_name)
         return caller.denial(operation, "CLUSTER", CLUSTER_NAME)
 
@@ -420,12 +416,12 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.METADATA.key: _metadata,
     api.PRODUCE.key: _produce,
     api.FETCH.key: _Each("topics", "responses", fetch.refuse_topics, _topic("READ")),
-    api.LIST_OFFSETS.key: _Each("topics", "topics", offsets.refuse_list, _topic("DESCRIBE")),
+    api.LIST_OFFSETS.key: _Each("topics", "topics", fetch.refuse_list, _topic("DESCRIBE")),
     api.OFFSET_FOR_LEADER_EPOCH.key: _Each(
-        "topics", "topics", offsets.refuse_epochs, _topic("DESCRIBE")
+        "topics", "topics", fetch.refuse_epochs, _topic("DESCRIBE")
     ),
     api.DESCRIBE_PRODUCERS.key: _Each(
-        "topics", "topics", producers.refuse_describe_producers, _topic("READ")
+        "topics", "topics", produce.refuse_describe_producers, _topic("READ")
     ),
     api.INIT_PRODUCER_ID.key: _init_producer_id,
     api.CREATE_TOPICS.key: _Each("topics", "topics", topics.refuse_create, _create_denial),
@@ -437,13 +433,13 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
         "topics", "topics", topics.refuse_delete_records, _topic("DELETE")
     ),
     api.DESCRIBE_CONFIGS.key: _Each(
-        "resources", "results", configs.refuse_describe, _settings("DESCRIBE_CONFIGS")
+        "resources", "results", topics.refuse_describe, _settings("DESCRIBE_CONFIGS")
     ),
     api.ALTER_CONFIGS.key: _Each(
-        "resources", "responses", configs.refuse_alter, _settings("ALTER_CONFIGS")
+        "resources", "responses", topics.refuse_alter, _settings("ALTER_CONFIGS")
     ),
     api.INCREMENTAL_ALTER_CONFIGS.key: _Each(
-        "resources", "responses", configs.refuse_alter, _settings("ALTER_CONFIGS")
+        "resources", "responses", topics.refuse_alter, _settings("ALTER_CONFIGS")
     ),
     api.FIND_COORDINATOR.key: _find_coordinator,
     api.JOIN_GROUP.key: _JOINED,
@@ -463,7 +459,7 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     ),
     api.LIST_GROUPS.key: _list_groups,
     api.DESCRIBE_GROUPS.key: _Each(
-        "groups", "groups", group_admin.refuse_describe, _named("DESCRIBE", "GROUP")
+        "groups", "groups", groups.refuse_describe, _named("DESCRIBE", "GROUP")
     ),
     api.DESCRIBE_LOG_DIRS.key: of_cluster("DESCRIBE"),
     api.LIST_PARTITION_REASSIGNMENTS.key: of_cluster("DESCRIBE"),
@@ -479,6 +475,6 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.DESCRIBE_CLIENT_QUOTAS.key: of_cluster("DESCRIBE_CONFIGS"),
     api.ALTER_CLIENT_QUOTAS.key: of_cluster("ALTER_CONFIGS"),
     api.DELETE_GROUPS.key: _Each(
-        "groups_names", "results", group_admin.refuse_delete, _named("DELETE", "GROUP")
+        "groups_names", "results", groups.refuse_delete, _named("DELETE", "GROUP")
     ),
 }

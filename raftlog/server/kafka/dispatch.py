@@ -15,29 +15,19 @@ from raftlog.kafka.errors import Place
 from raftlog.server.access.admission import admit
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka.access import RULES
-from raftlog.server.kafka.handlers import (
-    acls,
-    cluster,
-    configs,
+from raftlog.server.kafka import (
     consumer_protocol,
-    delegation_tokens,
     fetch,
-    group_admin,
     group_offsets,
     groups,
-    offsets,
+    metadata,
     produce,
-    producer_ids,
-    producers,
-    quotas,
-    replicas,
-    sasl,
+    security,
     topics,
-    users,
 )
+from raftlog.server.kafka.access import RULES
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
-from raftlog.server.turns import Steps
+from raftlog.server.scheduling import Steps
 
 # Responds with ``reply``, once: now, in its steps, or later. Raises RaftlogError only before that.
 Handler: TypeAlias = Callable[[BrokerContext, KafkaRequest, KafkaReply], Steps | None]
@@ -55,29 +45,29 @@ _groups: Final = refused_by_code(Place.GROUPS)
 _classic: Final = refused_by_code(Place.CLASSIC_GROUPS)
 
 HANDLERS: Final[dict[int, Served]] = {
-    api.API_VERSIONS.key: Served(cluster.handle_api_versions, refused_by_code(Place.METADATA)),
-    api.METADATA.key: Served(cluster.handle_metadata, cluster.refuse_metadata),
-    api.DESCRIBE_CLUSTER.key: Served(cluster.handle_describe, refused_by_code(Place.METADATA)),
+    api.API_VERSIONS.key: Served(metadata.handle_api_versions, refused_by_code(Place.METADATA)),
+    api.METADATA.key: Served(metadata.handle_metadata, metadata.refuse_metadata),
+    api.DESCRIBE_CLUSTER.key: Served(metadata.handle_describe, refused_by_code(Place.METADATA)),
     api.FIND_COORDINATOR.key: Served(
         groups.handle_find_coordinator, groups.refuse_find_coordinator
     ),
     api.PRODUCE.key: Served(produce.handle, produce.refuse),
     api.FETCH.key: Served(fetch.handle, fetch.refuse),
-    api.LIST_OFFSETS.key: Served(offsets.handle_list, offsets.refuse_list),
-    api.OFFSET_FOR_LEADER_EPOCH.key: Served(offsets.handle_epochs, offsets.refuse_epochs),
+    api.LIST_OFFSETS.key: Served(fetch.handle_list, fetch.refuse_list),
+    api.OFFSET_FOR_LEADER_EPOCH.key: Served(fetch.handle_epochs, fetch.refuse_epochs),
     api.DESCRIBE_PRODUCERS.key: Served(
-        producers.handle_describe_producers, producers.refuse_describe_producers
+        produce.handle_describe_producers, produce.refuse_describe_producers
     ),
     api.CREATE_TOPICS.key: Served(topics.handle_create, topics.refuse_create),
     api.DELETE_TOPICS.key: Served(topics.handle_delete, topics.refuse_delete),
     api.CREATE_PARTITIONS.key: Served(topics.handle_extend, topics.refuse_extend),
     api.DELETE_RECORDS.key: Served(topics.handle_delete_records, topics.refuse_delete_records),
-    api.DESCRIBE_CONFIGS.key: Served(configs.handle_describe, configs.refuse_describe),
-    api.ALTER_CONFIGS.key: Served(configs.handle_alter, configs.refuse_alter),
-    api.INCREMENTAL_ALTER_CONFIGS.key: Served(configs.handle_incremental, configs.refuse_alter),
-    api.DESCRIBE_LOG_DIRS.key: Served(replicas.handle_log_dirs, replicas.refuse_log_dirs),
+    api.DESCRIBE_CONFIGS.key: Served(topics.handle_describe, topics.refuse_describe),
+    api.ALTER_CONFIGS.key: Served(topics.handle_alter, topics.refuse_alter),
+    api.INCREMENTAL_ALTER_CONFIGS.key: Served(topics.handle_incremental, topics.refuse_alter),
+    api.DESCRIBE_LOG_DIRS.key: Served(metadata.handle_log_dirs, metadata.refuse_log_dirs),
     api.LIST_PARTITION_REASSIGNMENTS.key: Served(
-        replicas.handle_moves, refused_by_code(Place.METADATA)
+        metadata.handle_moves, refused_by_code(Place.METADATA)
     ),
     api.JOIN_GROUP.key: Served(groups.handle_join, groups.refuse_join),
     api.SYNC_GROUP.key: Served(groups.handle_sync, _classic),
@@ -90,29 +80,29 @@ HANDLERS: Final[dict[int, Served]] = {
     api.CONSUMER_GROUP_DESCRIBE.key: Served(
         consumer_protocol.handle_describe, consumer_protocol.refuse_describe
     ),
-    api.LIST_GROUPS.key: Served(group_admin.handle_list, _groups),
-    api.DESCRIBE_GROUPS.key: Served(group_admin.handle_describe, group_admin.refuse_describe),
-    api.DELETE_GROUPS.key: Served(group_admin.handle_delete, group_admin.refuse_delete),
-    api.SASL_HANDSHAKE.key: Served(sasl.handle_handshake, refused_by_code(Place.ADMIN)),
-    api.SASL_AUTHENTICATE.key: Served(sasl.handle_authenticate, sasl.refuse),
+    api.LIST_GROUPS.key: Served(groups.handle_list, _groups),
+    api.DESCRIBE_GROUPS.key: Served(groups.handle_describe, groups.refuse_describe),
+    api.DELETE_GROUPS.key: Served(groups.handle_delete, groups.refuse_delete),
+    api.SASL_HANDSHAKE.key: Served(security.handle_handshake, refused_by_code(Place.ADMIN)),
+    api.SASL_AUTHENTICATE.key: Served(security.handle_authenticate, security.refuse),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(
-        users.handle_describe_users, users.refuse_describe_users
+        security.handle_describe_users, security.refuse_describe_users
     ),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: Served(
-        users.handle_alter_users, users.refuse_alter_users
+        security.handle_alter_users, security.refuse_alter_users
     ),
-    api.CREATE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_create_token, _admin),
-    api.RENEW_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_renew, _admin),
-    api.EXPIRE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_expire, _admin),
-    api.DESCRIBE_DELEGATION_TOKEN.key: Served(delegation_tokens.handle_describe_tokens, _admin),
-    api.DESCRIBE_ACLS.key: Served(acls.handle_describe, acls.refuse_describe),
-    api.CREATE_ACLS.key: Served(acls.handle_create, acls.refuse_create),
-    api.DELETE_ACLS.key: Served(acls.handle_delete, acls.refuse_delete),
+    api.CREATE_DELEGATION_TOKEN.key: Served(security.handle_create_token, _admin),
+    api.RENEW_DELEGATION_TOKEN.key: Served(security.handle_renew, _admin),
+    api.EXPIRE_DELEGATION_TOKEN.key: Served(security.handle_expire, _admin),
+    api.DESCRIBE_DELEGATION_TOKEN.key: Served(security.handle_describe_tokens, _admin),
+    api.DESCRIBE_ACLS.key: Served(security.handle_describe, security.refuse_describe),
+    api.CREATE_ACLS.key: Served(security.handle_create, security.refuse_create),
+    api.DELETE_ACLS.key: Served(security.handle_delete, security.refuse_delete),
     api.DESCRIBE_CLIENT_QUOTAS.key: Served(
-        quotas.handle_describe_quotas, quotas.refuse_describe_quotas
+        security.handle_describe_quotas, security.refuse_describe_quotas
     ),
-    api.ALTER_CLIENT_QUOTAS.key: Served(quotas.handle_alter, quotas.refuse_alter),
-    api.INIT_PRODUCER_ID.key: Served(producer_ids.handle_producer_ids, refused_by_code(Place.DATA)),
+    api.ALTER_CLIENT_QUOTAS.key: Served(security.handle_alter, security.refuse_alter),
+    api.INIT_PRODUCER_ID.key: Served(produce.handle_producer_ids, refused_by_code(Place.DATA)),
 }
 
 
@@ -138,8 +128,8 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
         connection.client_id = request.client_id
         rule = RULES[request.api.key]
         steps = admit(context, rule, served.handle, request, reply)
-        if cluster.awaits_topics(context, request):
-            cluster.await_topics(context, reply, steps)
+        if metadata.awaits_topics(context, request):
+            metadata.await_topics(context, reply, steps)
             return None
         return reply.guarded(steps)
     return reply.run(served.handle, context, request)

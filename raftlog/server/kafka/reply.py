@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeAlias, TypeVar
 
-from raftlog.errors import RaftlogError, RequestTimedOutError
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, RaftlogError, RequestTimedOutError, ThrottledError
 from raftlog.kafka import codec, errors
-from raftlog.kafka.codec import Message
+from raftlog.kafka.codec import Message, Structs
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place
+from raftlog.server.apis.offsets import leader_of
 from raftlog.server.connection import Connection
-from raftlog.server.reply import Exchange
+from raftlog.server.context import BrokerContext
+from raftlog.server.exchange import Exchange
+from raftlog.server.partition import Partition
+from raftlog.server.scheduling import ITEMS_PER_STEP
 
 # Returns the response to a request that failed as a whole: with the error wherever the API's
 # response has a place for one.
@@ -85,3 +90,121 @@ def refused_by_code(place: Place) -> Refusal:
         return response
 
     return refuse
+
+
+# -- parts -----------------------------------------------------------------------------------------
+#
+# The topics and partitions of Kafka requests: names for ids, limits, and hints for clients.
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def topic_name(context: BrokerContext, name: str, topic_id: bytes, *, by_id: bool) -> str:
+    """Return the name of a topic that a request contains by name or by id.
+
+    Raises ``UnknownTopicError`` or ``ClusterNotReadyError``.
+    """
+    return context.topics.by_id(topic_id.hex()).name if by_id else name
+
+
+def unsigned(partition: int) -> int:
+    """Return a partition number of a request; for one below 0, a number that no topic has."""
+    return partition if partition >= 0 else limits.PARTITIONS_PER_TOPIC_MAX
+
+
+def host_of(context: BrokerContext, topic: str, partition: int) -> Partition:
+    """Return this broker's copy of a partition. Raises the errors of ``TopicTable.host``."""
+    return context.topics.host(topic, unsigned(partition))
+
+
+def check_count(what: str, count: int) -> None:
+    """Raise ``InvalidRequestError`` if a request has too many partitions.
+
+    Clients do not divide requests, and Kafka has no limit: this one only bounds memory.
+    """
+    if count > limits.KAFKA_ITEMS_MAX:
+        raise InvalidRequestError(
+            f"the {what} request has {count} partitions or more, over KAFKA_ITEMS_MAX "
+            f"({limits.KAFKA_ITEMS_MAX}). Send several requests"
+        )
+
+
+class ResponseRoom:
+    """Bytes that the parts of a response may still have, approximately. The first part always
+    fits.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = limits.KAFKA_RESPONSE_BYTES_MAX
+
+    def check(self, what: str) -> None:
+        """Raise ``ThrottledError`` if the parts before this one have filled the response."""
+        if self._left <= 0:
+            raise ThrottledError(
+                f"{what} is not in this response, which has about KAFKA_RESPONSE_BYTES_MAX "
+                f"({limits.KAFKA_RESPONSE_BYTES_MAX}) bytes. Request it again"
+            )
+
+    def use(self, size_bytes: int) -> None:
+        """Note the size of a part."""
+        self._left -= size_bytes
+
+
+def by_topic(
+    topics: Iterable[Message],
+    parts_of: Callable[[Message], Iterable[T]],
+    part: Callable[[Message, T], R],
+    topic: Callable[[Message, list[R]], Message],
+) -> Generator[None, Any, list[Message]]:
+    """Return ``topic(each, parts)`` of all topics, where ``parts`` are ``part(each, one)`` of all
+    its parts; some parts in each step.
+    """
+    made: list[Message] = []
+    count = 0
+    for each in topics:
+        parts: list[R] = []
+        for one in parts_of(each):
+            parts.append(part(each, one))
+            count += 1
+            if not count % ITEMS_PER_STEP:
+                yield None
+        made.append(topic(each, parts))
+        count += 1
+        if not count % ITEMS_PER_STEP:
+            yield None
+    return made
+
+
+def hint_leaders(
+    context: BrokerContext,
+    structs: Structs,
+    response: Message,
+    local_host: str,
+    failed: Iterable[tuple[str, int, Any]],
+) -> None:
+    """Add the current leaders to the partitions of a response that are led by other brokers, so
+    that the client continues there at once (KIP-951).
+
+    ``failed``: topic name, partition and the partition's part of ``response``.
+    """
+    leaders: set[int] = set()
+    for topic, partition, part in failed:
+        if part.error_code != errors.NOT_LEADER_OR_FOLLOWER:
+            continue
+        leader = leader_of(context, topic, partition)
+        if leader.broker_id < 0 or leader.broker_id == context.broker_id:
+            continue
+        part.current_leader = structs.LeaderIdAndEpoch(
+            leader_id=leader.broker_id, leader_epoch=leader.epoch
+        )
+        leaders.add(leader.broker_id)
+    if leaders:
+        response.node_endpoints = [
+            structs.NodeEndpoint(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
+            for each in context.brokers(local_host, for_kafka=True)
+            if each.id in leaders
+        ]

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from raftlog.testing.checker.gather_groups import GroupsGatherer
-from raftlog.testing.checker.runs import FAR, Table
+from raftlog.testing.checker.verdict import FAR, Table
 from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, Seen
 

@@ -9,27 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
+import zstandard
 
-from raftlog.testing.checker import (
-    appends,
-    availability,
-    compaction,
-    groups,
-    logs,
-    observed,
-    offsets,
-    polls,
-    replicas,
-    run_validity,
-    values,
-    watermarks,
-)
+from raftlog.testing.checker import groups, log
+from raftlog.testing.checker import run as availability
+from raftlog.testing.checker import run as replicas
+from raftlog.testing.checker import run as run_validity
 from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
-from raftlog.testing.checker.lifetimes import Lifetimes
-from raftlog.testing.checker.partition import Partition, Polls
+from raftlog.testing.checker.partition import Lifetimes, Partition, Polls
 from raftlog.testing.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
 from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
@@ -121,17 +112,17 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
     findings = Findings(not_applicable, limits.evidence_max)
     partitions = list(_partitions(run, beyond_since, limits.durable_acks))
     for partition in partitions:
-        logs.take_log(partition, findings)
-        values.check_stored_values(partition, findings)
-        appends.check_appends(partition, findings)
-        observed.check_observed(partition, findings)
-        polls.check_polls(partition, findings, lag_ns=limits.lag_ns)
-        watermarks.check_watermarks(partition, findings)
+        log.take_log(partition, findings)
+        log.check_stored_values(partition, findings)
+        log.check_appends(partition, findings)
+        log.check_observed(partition, findings)
+        log.check_polls(partition, findings, lag_ns=limits.lag_ns)
+        log.check_watermarks(partition, findings)
         replicas.check_replicas(partition, findings)
-        compaction.check_compaction(partition, findings)
+        log.check_compaction(partition, findings)
     named = {partition.name: partition for partition in partitions}
     is_exact = limits.drift_ns >= 0
-    late = offsets.check_offsets(
+    late = groups.check_offsets(
         run.groups, named, findings, beyond_since=beyond_since, is_exact=is_exact
     )
     groups.check_groups(
@@ -294,3 +285,86 @@ def _group_stats(run: Gatherer) -> dict[str, Any]:
             int(np.sum(share.given.columns()[1])) for share in shares
         )
     return stats
+
+
+# -- selftest --------------------------------------------------------------------------------------
+#
+# The self-test of the checker: stored histories with a known verdict, checked again.
+#
+# ``golden_histories.zst`` contains one valid history, and for each anomaly the edits that add it to
+# that history. The self-test shows users of a verdict what the checker detects. The tests create
+# the file, and try the same anomalies in histories of many seeds
+# (``tests/golden/make_histories.py``).
+
+
+GOLDEN: Final = Path(__file__).with_name("golden_histories.zst")
+FILE_BYTES_MAX: Final = 16 << 20  # decompressed
+VALID: Final = "valid"
+UNKNOWN: Final = "unknown"
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Replace the entries from ``start`` to before ``end`` of the valid history with
+    ``entries``."""
+
+    start: int
+    end: int
+    entries: list[AnyEntry]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One anomaly. ``expected``: its kind; or the verdict, ``valid`` or ``unknown``."""
+
+    name: str
+    expected: str
+    edits: list[Edit]
+
+
+class GoldenHistories(msgspec.Struct, frozen=True):
+    """The valid history, and the anomalies that can be added to it."""
+
+    valid: list[AnyEntry]
+    cases: list[Case]
+
+    def entries_of(self, case: Case) -> Iterator[AnyEntry]:
+        """Return the history with the anomaly."""
+        at = 0
+        for edit in case.edits:
+            yield from self.valid[at : edit.start]
+            yield from edit.entries
+            at = edit.end
+        yield from self.valid[at:]
+
+
+class Result(NamedTuple):
+    """Result of the checker for one stored history."""
+
+    name: str
+    expected: str
+    passed: bool
+
+
+def load(path: Path = GOLDEN) -> GoldenHistories:
+    """Load the stored histories. Raises ``OSError``, ``zstandard.ZstdError`` or
+    ``msgspec.MsgspecError`` if the file is corrupt."""
+    data = zstandard.ZstdDecompressor().decompress(
+        path.read_bytes(), max_output_size=FILE_BYTES_MAX
+    )
+    return msgspec.json.decode(data, type=GoldenHistories)
+
+
+def run() -> tuple[Result, ...]:
+    """Check every stored history. Every result should have ``passed``."""
+    golden = load()
+    return tuple(
+        Result(case.name, case.expected, is_expected(case.expected, judge(golden.entries_of(case))))
+        for case in golden.cases
+    )
+
+
+def is_expected(expected: str, verdict: Verdict) -> bool:
+    """Return whether the verdict has the expected state or contains the expected kind of
+    anomaly."""
+    if expected in (VALID, UNKNOWN):
+        return verdict.valid == expected
+    return verdict.valid == "invalid" and expected in verdict.kinds

@@ -6,9 +6,13 @@ A run of consecutive records is one finding, independent of its length.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 Valid: TypeAlias = Literal["valid", "invalid", "unknown"]
 Found: TypeAlias = tuple[str, dict[str, Any]]  # a message, and evidence
@@ -188,3 +192,262 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
         not_injected=tuple(fault for v in several for fault in v.not_injected),
         not_applicable={kind: why for v in several for kind, why in v.not_applicable.items()},
     )
+
+
+# -- runs ------------------------------------------------------------------------------------------
+#
+# Arithmetic with runs and intervals of integers, for complete columns. Pure.
+#
+# A run is a number of records with consecutive offsets and values. Two runs agree where they
+# overlap if and only if their *shift*, value minus offset, is the same: a million records are
+# compared with one subtraction per run.
+
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+FAR: Final = 1 << 60  # above every offset, value and time
+NO_INTS: Final[Ints] = np.zeros(0, np.int64)
+
+
+class Table:
+    """Rows of ``width`` integers; only appended to."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.cells = array("q")
+
+    def __len__(self) -> int:
+        return len(self.cells) // self.width
+
+    def add(self, row: Iterable[int]) -> None:
+        """Append one row, or several rows one after the other."""
+        self.cells.extend(row)
+
+    def columns(self) -> tuple[Ints, ...]:
+        """Return views of the columns. The table must not grow while they are used."""
+        cells: Ints = np.frombuffer(self.cells, np.int64) if self.cells else NO_INTS
+        rows = cells.reshape(-1, self.width)
+        return tuple(rows[:, column] for column in range(self.width))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Overlaps of intervals. ``index``: row of the first; ``other``: row of the second."""
+
+    index: Ints
+    other: Ints
+    start: Ints
+    end: Ints
+
+
+def overlaps(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> Pieces:
+    """Return all overlaps of intervals with ``other`` ones, which are sorted, disjoint and not
+    empty."""
+    low = np.searchsorted(other_end, start, "right")
+    high = np.searchsorted(other_start, end, "left")
+    many = np.where(end > start, np.maximum(high - low, 0), 0)
+    index = np.repeat(np.arange(len(start)), many)
+    within = np.arange(len(index)) - np.repeat(np.cumsum(many) - many, many)
+    other = np.repeat(low, many) + within
+    return Pieces(
+        index,
+        other,
+        np.maximum(start[index], other_start[other]),
+        np.minimum(end[index], other_end[other]),
+    )
+
+
+class Cover:
+    """A set of integers, stored as sorted, disjoint intervals that are not adjacent."""
+
+    def __init__(self, start: Ints, end: Ints) -> None:
+        is_real = end > start
+        order = np.argsort(start[is_real], kind="stable")
+        start = start[is_real][order]
+        end = np.maximum.accumulate(end[is_real][order]) if len(order) else NO_INTS
+        is_fresh = start[1:] > end[:-1]
+        ones = np.ones(min(len(start), 1), np.bool_)
+        self.start: Ints = start[np.concatenate((ones, is_fresh))]
+        self.end: Ints = end[np.concatenate((is_fresh, ones))]
+        self._before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+
+    def below(self, limit: Ints) -> Ints:
+        """Return the number of members below each limit."""
+        if not len(self.start):
+            return np.zeros(len(limit), np.int64)
+        at = np.searchsorted(self.start, limit, "left") - 1
+        inside = np.minimum(limit, self.end[at]) - self.start[at]
+        return np.where(at >= 0, self._before[at] + inside, 0)
+
+    def count(self, start: Ints, end: Ints) -> Ints:
+        """Return the number of members in each of the intervals."""
+        return self.below(end) - self.below(start)
+
+    def holes(self) -> tuple[Ints, Ints]:
+        """Return the intervals of all non-members, from -FAR to FAR."""
+        return np.concatenate(([-FAR], self.end)), np.concatenate((self.start, [FAR]))
+
+    def both(self, other: Cover) -> Cover:
+        """Return the intersection."""
+        common = overlaps(self.start, self.end, other.start, other.end)
+        return Cover(common.start, common.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Records that were observed in one partition, a row for each run. ``by``: the observer, a
+    number defined by the owner. An epoch below 0 is unknown."""
+
+    offset: Ints
+    count: Ints
+    value: Ints
+    epoch: Ints
+    by: Ints
+
+    @staticmethod
+    def of(table: Table, by: Ints | None = None) -> Runs:
+        """Create runs from a table of offsets, counts, values and epochs. A foreign value, which is
+        below 0, has no successor: each such record becomes a separate run."""
+        seen_by = np.zeros(len(table), np.int64) if by is None else by
+        runs = Runs(*(*table.columns(), seen_by))
+        many = np.where(runs.value < 0, runs.count, 1)
+        if bool(np.all(many == 1)):
+            return runs
+        runs = runs.take(np.repeat(np.arange(len(runs)), many))
+        within = np.arange(len(runs)) - np.repeat(np.cumsum(many) - many, many)
+        one = np.ones(len(runs), np.int64)
+        is_strange = runs.value < 0
+        return Runs(
+            runs.offset + within,
+            np.where(is_strange, one, runs.count),
+            runs.value,
+            runs.epoch,
+            runs.by,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def end(self) -> Ints:
+        return self.offset + self.count
+
+    @property
+    def shift(self) -> Ints:
+        return self.value - self.offset
+
+    def take(self, which: Ints | Bools) -> Runs:
+        return Runs(*(column[which] for column in self._columns()))
+
+    def cut(self, index: Ints, start: Ints, end: Ints) -> Runs:
+        """Return the parts from offset ``start`` to ``end`` of the runs at ``index``."""
+        whole = self.take(index)
+        return Runs(start, end - start, whole.shift + start, whole.epoch, whole.by)
+
+    def with_(self, other: Runs) -> Runs:
+        """Return these runs, followed by the others."""
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Runs(*(np.concatenate(pair) for pair in pairs))
+
+    def outside(self, cover: Cover) -> Runs:
+        """Return the parts whose offsets are not in ``cover``."""
+        pieces = overlaps(self.offset, self.end, *cover.holes())
+        return self.cut(pieces.index, pieces.start, pieces.end)
+
+    def above(self, limit: int) -> Runs:
+        """Return the parts from offset ``limit`` on."""
+        start = np.maximum(self.offset, limit)
+        index = np.flatnonzero(start < self.end)
+        return self.cut(index, start[index], self.end[index])
+
+    def below(self, limit: int) -> Runs:
+        """Return the parts below offset ``limit``."""
+        end = np.minimum(self.end, limit)
+        index = np.flatnonzero(self.offset < end)
+        return self.cut(index, self.offset[index], end[index])
+
+    def describe(self, place: int) -> str:
+        offset, count, value = (int(c[place]) for c in (self.offset, self.count, self.value))
+        if count == 1:
+            return f"{value} at {offset}"
+        return f"{value} to {value + count - 1} at {offset} to {offset + count - 1}"
+
+    def _columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        return self.offset, self.count, self.value, self.epoch, self.by
+
+
+NO_RUNS: Final = Runs(NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS)
+
+
+class Agreed(NamedTuple):
+    """Result of merging observations. ``runs``: sorted and disjoint. ``conflicts`` and ``epochs``:
+    pairs of overlapping runs with different values, or with the same values and different epochs.
+    """
+
+    runs: Runs
+    conflicts: list[tuple[Runs, Runs]]
+    epochs: list[tuple[Runs, Runs]]
+
+
+def agree(sightings: Runs) -> Agreed:
+    """Merge runs of all observers; of two that overlap, the one with the lower first offset is
+    used. One sweep after sorting."""
+    runs = distinct(sightings)
+    if not len(runs) or bool(np.all(runs.offset[1:] >= runs.end[:-1])):
+        return Agreed(runs, [], [])
+    conflicts: list[tuple[int, int]] = []
+    epochs: list[tuple[int, int]] = []
+    kept: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    offset, end = runs.offset.tolist(), runs.end.tolist()
+    shift, epoch = runs.shift.tolist(), runs.epoch.tolist()
+    for row in range(len(runs)):
+        back = len(kept) - 1
+        while back >= 0 and ends[back] > offset[row]:
+            one = kept[back]
+            if starts[back] >= end[row]:
+                pass
+            elif shift[one] != shift[row]:
+                conflicts.append((one, row))
+            elif epoch[one] != epoch[row] and epoch[one] >= 0 and epoch[row] >= 0:
+                epochs.append((one, row))
+            back -= 1
+        start = max(offset[row], ends[-1]) if kept else offset[row]
+        if start < end[row]:
+            kept.append(row)
+            starts.append(start)
+            ends.append(end[row])
+    agreed = runs.cut(*(np.array(column, np.int64) for column in (kept, starts, ends)))
+    return Agreed(agreed, _pairs(runs, conflicts), _pairs(runs, epochs))
+
+
+def distinct(runs: Runs) -> Runs:
+    """Return runs sorted by offset, longest first, without duplicates."""
+    order = np.lexsort((runs.epoch, runs.value, -runs.count, runs.offset))
+    runs = runs.take(order)
+    is_new = np.ones(len(runs), np.bool_)
+    if len(runs) > 1:
+        is_new[1:] = (
+            (runs.offset[1:] != runs.offset[:-1])
+            | (runs.count[1:] != runs.count[:-1])
+            | (runs.value[1:] != runs.value[:-1])
+            | (runs.epoch[1:] != runs.epoch[:-1])
+        )
+    return runs.take(is_new)
+
+
+def _pairs(runs: Runs, rows: list[tuple[int, int]]) -> list[tuple[Runs, Runs]]:
+    def one(row: int) -> Runs:
+        return runs.take(np.array([row]))
+
+    return [(one(a), one(b)) for a, b in rows]
+
+
+def running_max(values: Ints) -> Ints:
+    """Return for each place the greatest value before it; -FAR for the first."""
+    before = np.full(len(values), -FAR, np.int64)
+    if len(values) > 1:
+        before[1:] = np.maximum.accumulate(values[:-1])
+    return before

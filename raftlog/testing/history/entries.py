@@ -15,10 +15,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.types import Header, Headers
 
 FORMAT: Final = 1
 STRANGE: Final = -1  # the value of a record that no send of this run can have created
@@ -279,3 +284,203 @@ def read(path: Path) -> Iterator[AnyEntry]:
                 yield _DECODER.decode(line)
             except msgspec.DecodeError as error:
                 raise DamagedHistoryError(f"{path}, line {number}: {error}") from error
+
+
+# -- keys ------------------------------------------------------------------------------------------
+#
+# Keys of records, and which records are tombstones: both follow from the record's value. Pure.
+#
+# In a compacted topic every record has a key, and some are tombstones: a key without a value. A
+# history does not contain either: the value and the number of keys of its partition determine the
+# key and whether it deletes. A record that returns with another key is therefore detected.
+#
+# A few keys are frequent, most are rare: the last record of a rare key has to outlive thousands of
+# others.
+
+
+HOT: Final = 16  # keys that three quarters of all records have
+HEADER: Final = "value"  # of a tombstone, which can store the value only here
+_MASK: Final = (1 << 64) - 1
+# Steele, Lea, Flood: "Fast splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
+_ADD: Final = 0x9E3779B97F4A7C15
+_STEPS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST: Final = 31
+_HOT_BITS: Final = 3  # mask of two bits: three of four values are hot
+_TOMBSTONE_SHIFT: Final = 2
+_TOMBSTONE_BITS: Final = 7  # mask of three bits: one of eight
+_KEY_SHIFT: Final = 8
+_DIGITS_MAX: Final = 9
+
+Ints = npt.NDArray[np.int64]
+
+
+def _mixed(value: int) -> int:
+    mixed = (value + _ADD) & _MASK
+    for shift, factor in _STEPS:
+        mixed = ((mixed ^ mixed >> shift) * factor) & _MASK
+    return mixed ^ mixed >> _LAST
+
+
+def key_of(value: int, keys: int) -> int:
+    """Return the key of a value, 0 to ``keys`` - 1, in a partition with ``keys`` keys."""
+    mixed = _mixed(value)
+    return (mixed >> _KEY_SHIFT) % (min(HOT, keys) if mixed & _HOT_BITS else keys)
+
+
+def is_tombstone(value: int) -> bool:
+    """Return whether the record of this value deletes its key."""
+    return (_mixed(value) >> _TOMBSTONE_SHIFT) & _TOMBSTONE_BITS == 0
+
+
+def keys_of(column: Ints, keys: int) -> Ints:
+    """Return ``key_of`` for a column of values."""
+    mixed = _mixed_column(column)
+    counts = np.where(mixed & np.uint64(_HOT_BITS), np.uint64(min(HOT, keys)), np.uint64(keys))
+    return ((mixed >> np.uint64(_KEY_SHIFT)) % counts).astype(np.int64)
+
+
+def are_tombstones(column: Ints) -> npt.NDArray[np.bool_]:
+    """Return ``is_tombstone`` for a column of values."""
+    mixed = _mixed_column(column)
+    found: npt.NDArray[np.bool_] = (
+        (mixed >> np.uint64(_TOMBSTONE_SHIFT)) & np.uint64(_TOMBSTONE_BITS)
+    ) == 0
+    return found
+
+
+def _mixed_column(column: Ints) -> npt.NDArray[np.uint64]:
+    mixed = column.astype(np.uint64) + np.uint64(_ADD)
+    for shift, factor in _STEPS:
+        mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)
+    return mixed ^ mixed >> np.uint64(_LAST)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def encode(value: int, padding: int, keys: int) -> tuple[bytes, bytes | None, list[Header]]:
+    """Return key, value and headers of the record for ``value``, of a partition with ``keys``
+    keys."""
+    key = b"%d/%d" % (key_of(value, keys), keys)
+    if is_tombstone(value):
+        return key, None, [(HEADER, b"%d" % value)]
+    return key, encode_value(value, padding), []
+
+
+def decode(key: bytes | None, record: bytes | None, headers: Headers) -> int:
+    """Return the value that a record was created for; ``STRANGE`` for other records.
+
+    A record without a key is one of ``values``.
+    """
+    if key is None:
+        return decode_value(record)
+    number, _, count = key.partition(b"/")
+    if not (number.isdigit() and count.isdigit() and len(count) <= _DIGITS_MAX and int(count)):
+        return STRANGE
+    if record is None:
+        said = dict(headers).get(HEADER) or b""
+        value = decode_value(said + b" ")
+    else:
+        value = decode_value(record)
+    if value == STRANGE or is_tombstone(value) != (record is None):
+        return STRANGE
+    return value if key == b"%d/%d" % (key_of(value, int(count)), int(count)) else STRANGE
+
+
+# -- values ----------------------------------------------------------------------------------------
+#
+# The content of records, and a compact form of record sequences. Pure.
+#
+# A record's value is the text of an integer that is unique in the run, a space, and padding.
+# The padding follows from the integer and its length. A record that was changed, or has the end of
+# another one, can therefore be distinguished from one that was sent.
+
+
+PADDING_MAX: Final = 1 << 20  # bytes
+_VALUE_DIGITS_MAX: Final = 18  # more than any run can use
+# Start positions of padding in the pool. A prime, so the padding of consecutive values differs.
+_PLACES: Final = 4_093
+_STEP: Final = 31
+# Bytes. Half of each block is compressible. Do not change the pool: stored histories depend on it.
+_BLOCK: Final = 4_096
+
+
+def _pool(size: int) -> bytes:
+    random = Random(1)
+    blocks = (random.randbytes(_BLOCK) + random.randbytes(8) * (_BLOCK // 8) for _ in range(8))
+    block = b"".join(blocks)
+    return (block * (size // len(block) + 1))[:size]
+
+
+_POOL: Final = _pool(PADDING_MAX + _PLACES)
+
+
+def encode_value(value: int, padding: int) -> bytes:
+    """Return the record for ``value`` (from 1) with ``padding`` bytes, up to ``PADDING_MAX``."""
+    start = value * _STEP % _PLACES
+    return b"%d " % value + _POOL[start : start + padding]
+
+
+def decode_value(data: bytes | None) -> int:
+    """Return the value that ``encode`` created this record for; ``STRANGE`` for other records."""
+    head, space, padding = (data or b"").partition(b" ")
+    if not space or not head.isdigit() or head.startswith(b"0") or len(head) > _VALUE_DIGITS_MAX:
+        return STRANGE
+    value = int(head)
+    return value if _POOL.startswith(padding, value * _STEP % _PLACES) else STRANGE
+
+
+def runs(records: Iterable[tuple[int, int, int]]) -> Iterator[Seen]:
+    """Yield (offset, value, leader epoch) of each record as runs, in the given order.
+
+    A run ends where the offset or the value does not increase by one, or the epoch changes.
+    """
+    first_offset = first_value = epoch = count = 0
+    next_offset, next_value = -1, -1
+    for offset, value, its_epoch in records:
+        if value == next_value and offset == next_offset and its_epoch == epoch:
+            count += 1
+        else:
+            if count:
+                yield first_offset, count, first_value, epoch
+            first_offset, first_value, epoch, count = offset, value, its_epoch, 1
+            if value == STRANGE:  # no run continues after it
+                next_offset = next_value = STRANGE - 1
+                continue
+        next_offset = offset + 1
+        next_value = value + 1
+    if count:
+        yield first_offset, count, first_value, epoch
+
+
+def joined(runs: Iterable[Seen]) -> Iterator[Seen]:
+    """Yield the same runs, with adjacent ones merged."""
+    open_run: Seen | None = None
+    for run in runs:
+        if open_run is not None:
+            offset, count, value, epoch = open_run
+            if (
+                value != STRANGE
+                and run[3] == epoch
+                and run[0] == offset + count
+                and run[2] == value + count
+            ):
+                open_run = offset, count + run[1], value, epoch
+                continue
+            yield open_run
+        open_run = run
+    if open_run is not None:
+        yield open_run
+
+
+def places(parts: Iterable[Where]) -> list[Where]:
+    """Return the same parts of an append, with adjacent ones merged."""
+    found: list[Where] = []
+    for value, count, offset in parts:
+        if found:
+            first, length, at = found[-1]
+            if value == first + length and offset == at + length:
+                found[-1] = first, length + count, at
+                continue
+        found.append((value, count, offset))
+    return found

@@ -14,8 +14,7 @@ from typing import Final
 
 from raftlog.testing.history.entries import write
 from raftlog.testing.simulator import mirroring, recovering
-from raftlog.testing.simulator.entries import entries
-from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, run
+from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, entries, run
 from raftlog.testing.simulator.world import Result
 
 VIOLATIONS_SHOWN_MAX: Final = 20

@@ -20,33 +20,25 @@ from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from raftlog.backup.source import BackupSource
-from raftlog.backup.store import StillHeld
-from raftlog.backup.writer import write_backup
-from raftlog.client import waiting
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.loop_bound import LoopBound
-from raftlog.client.aio.producer import AsyncProducer
-from raftlog.client.environment import ClientEnvironment
-from raftlog.client.loop_thread import LoopThread
+from raftlog.backup.writer import BackupSource, StillHeld, write_backup
+from raftlog.client import threads
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
+from raftlog.client.base import ClientEnvironment, LoopBound
 from raftlog.client.threaded import ThreadedClient
+from raftlog.client.threads import LoopThread
 from raftlog.config import Voter
 from raftlog.errors import RaftlogError
-from raftlog.mirror.groups import Policy
-from raftlog.mirror.session import MirrorSettings, Progress, Session
-from raftlog.mirror.source import ClusterSource, Source
+from raftlog.mirror.mirror import ClusterSource, MirrorSettings, Policy, Progress, Session, Source
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.process import (
+from raftlog.testing.simulator.world import (
+    CLUSTER_SECRET,
     BrokerMachine,
     ClientMachine,
     Enduring,
-    RunningBroker,
-)
-from raftlog.testing.simulator.world import (
-    CLUSTER_SECRET,
     Result,
+    RunningBroker,
     Tale,
     World,
     broker_config,
@@ -131,12 +123,12 @@ def run(plan: MirrorPlan, *, on_trace: Callable[[str], None] | None = None) -> R
 
 
 @contextmanager
-def _blocking(block: Callable[[waiting.Subscribe, float | None], bool]) -> Iterator[None]:
-    before, waiting.block = waiting.block, block
+def _blocking(block: Callable[[threads.Subscribe, float | None], bool]) -> Iterator[None]:
+    before, threads.block = threads.block, block
     try:
         yield
     finally:
-        waiting.block = before
+        threads.block = before
 
 
 class _Tale(Tale):
@@ -169,7 +161,7 @@ class _Tale(Tale):
 
     # -- blocking clients --------------------------------------------------------------------------
 
-    def block(self, subscribe: waiting.Subscribe, timeout_s: float | None) -> bool:
+    def block(self, subscribe: threads.Subscribe, timeout_s: float | None) -> bool:
         """Run the world until the callback runs (``waiting.block``), or the process is killed."""
         world = self._world
         if world.time.now >= self._killed_at_s:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from raftlog.errors import RaftlogError
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
-from raftlog.server.cluster.hosted_partition import group_id
+from raftlog.server.cluster.elections import group_id
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
@@ -33,8 +33,7 @@ from raftlog.testing.simulator.history import (
     Violation,
 )
 from raftlog.testing.simulator.loop import NodeLoop
-from raftlog.testing.simulator.process import BrokerMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import BrokerMachine, World
 from raftlog.types import OFFSETS_TOPIC, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {

@@ -21,31 +21,27 @@ from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.errors import InvalidRequestError, RaftlogError
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.replication.histories import relation
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.testing.page_cache import Node
-from raftlog.testing.simulator.growing import joining_config
+from raftlog.testing.disk import Node
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.operator import recover
-from raftlog.testing.simulator.process import (
+from raftlog.testing.simulator.operators import joining_config, recover
+from raftlog.testing.simulator.world import (
+    ASK_LIMIT_S,
+    CLUSTER_SECRET,
     DATA_DIRECTORY,
     BrokerMachine,
     ClientMachine,
     Enduring,
-    RunningBroker,
-)
-from raftlog.testing.simulator.world import (
-    ASK_LIMIT_S,
-    CLUSTER_SECRET,
     Result,
+    RunningBroker,
     Tale,
     World,
     broker_config,

@@ -8,17 +8,17 @@ any other exception ends the simulation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
-from raftlog.client.partition_requests import At
+from raftlog.client.requests import At
 from raftlog.client.settings import SecurityArguments
 from raftlog.config import Address
 from raftlog.errors import (
@@ -28,29 +28,315 @@ from raftlog.errors import (
     RecordTooLargeError,
     RetriableError,
     TopicExistsError,
+    UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.testing.simulator.history import EndOffsets, History, Outcome, Seen, Send
+from raftlog.testing.simulator.history import (
+    Commit,
+    EndOffsets,
+    History,
+    Outcome,
+    Owning,
+    Seen,
+    Send,
+)
 from raftlog.testing.simulator.kafka import (
     KafkaAsker,
     KafkaClient,
     KafkaConsumer,
+    KafkaMember,
     KafkaProducer,
 )
-from raftlog.testing.simulator.kafka_member import KafkaMember
-from raftlog.testing.simulator.plans import ConsumerPlan, ProducerPlan, WorkloadPlan
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, Program
-from raftlog.testing.simulator.world import CLUSTER_SECRET, World
+from raftlog.testing.simulator.loop import NodeLoop
+from raftlog.testing.simulator.world import (
+    CLUSTER_SECRET,
+    BrokerMachine,
+    ClientMachine,
+    Program,
+    World,
+)
 from raftlog.types import (
     NO_TIMESTAMP,
     ConsumerRecord,
     Headers,
     NewTopic,
     Offset,
+    OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
 )
+
+# -- plans -----------------------------------------------------------------------------------------
+#
+# Plans of the simulated clients, drawn from a seed. Values only.
+#
+# Records, pauses and guarantees vary widely: a uniform workload would hide anomalies.
+
+
+# Light workload: maximum number of producers; minimum seconds between bursts and between polls.
+LIGHT_PRODUCERS_MAX: Final = 3
+LIGHT_PAUSE_S: Final = 0.15
+LIGHT_POLL_PAUSE_S: Final = 0.3
+LIGHT_ADMINISTRATES: Final = 0.5  # operations per second
+
+RACKS: Final = ("north", "south")
+COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
+DAY_MS: Final = 86_400_000
+# Longer than any run: no records may expire. Clock jumps are smaller and larger (``faults``).
+RETENTIONS_MS: Final = (-1, 60 * 60_000, DAY_MS, 7 * DAY_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPlan:
+    """Behavior of one producer. Times are in seconds, sizes in bytes."""
+
+    acks: int
+    idempotent: bool
+    compression: str
+    linger_ms: int
+    burst_max: int  # records sent without a pause
+    pause_s: float  # between bursts, on average
+    padding_max: int
+    many: float  # share of bursts that are sent by ``send_many``
+    waits: float  # share of bursts whose outcome the client awaits
+    session_s: float  # lifetime of a producer; then another one is created
+    close_s: float  # timeout of close; records without acknowledgement then fail
+    delivery_timeout_ms: int
+    is_kafka: bool = False  # speaks Kafka's protocol
+
+    @classmethod
+    def draw(cls, random: Random) -> ProducerPlan:
+        acks = random.choices((-1, 1, 0), (8, 2, 1))[0]
+        return cls(
+            acks=acks,
+            idempotent=acks == -1 and random.random() < 0.75,
+            compression=random.choice(COMPRESSIONS),
+            linger_ms=random.choice((0, 0, 5, 50)),
+            burst_max=random.choice((1, 3, 10)),
+            pause_s=random.choice((0.01, 0.05, 0.2)),
+            padding_max=random.choice((0, 100, 2_000)),
+            many=random.choice((0.0, 0.3)),
+            waits=random.choice((0.0, 0.5, 1.0)),
+            session_s=random.choice((2.0, 5.0, 1e6)),
+            close_s=random.choice((0.0, 1.0, 30.0)),
+            delivery_timeout_ms=random.choice((2_000, 6_000, 30_000)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPlan:
+    """Behavior of one consumer. ``begin``: start position of each of its sessions."""
+
+    begin: str
+    records_max: int
+    wait_ms: int
+    fetch_bytes_max: int
+    polls_max: int  # polls per session
+    pause_s: float
+    asks_ends: float  # share of polls that a request for end offsets follows
+    read_from: str = "leader"
+    rack: str | None = None  # with "replica": prefers replicas of this rack
+    is_kafka: bool = False  # speaks Kafka's protocol
+
+    @classmethod
+    def draw(cls, random: Random) -> ConsumerPlan:
+        return cls(
+            begin=random.choice(("earliest", "earliest", "latest", "middle")),
+            records_max=random.choice((1, 7, 500)),
+            wait_ms=random.choice((100, 500)),
+            fetch_bytes_max=random.choice((200, 4_000, 1 << 20)),
+            polls_max=random.choice((3, 20, 100)),
+            pause_s=random.choice((0.05, 0.2, 0.6)),
+            asks_ends=random.choice((0.0, 0.2, 0.5)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """Behavior of the members of the consumer group. Times are in seconds, unless named ``_ms``."""
+
+    members: int
+    session_timeout_ms: int
+    assignor: str | None
+    is_static: bool  # static membership
+    read_from: str
+    records_max: int
+    wait_ms: int
+    polls_max: int  # after these, a member leaves and rejoins
+    pause_s: float
+    commits: float  # share of polls that a commit follows
+    waits: float  # share of commits whose result the member awaits
+    away_s: float  # maximum time between two memberships
+    disturbs_s: float  # average time between two faults of members
+    is_kafka: bool = False  # the members speak Kafka's protocol: a classic group
+
+    @classmethod
+    def draw(cls, random: Random) -> GroupPlan:
+        return cls(
+            members=random.randint(2, 4),
+            session_timeout_ms=random.choice((700, 1_500, 3_000)),
+            assignor=random.choice((None, None, "range")),
+            is_static=random.random() < 0.25,
+            read_from=random.choice(("leader", "leader", "replica")),
+            records_max=random.choice((3, 20, 500)),
+            wait_ms=random.choice((100, 300)),
+            polls_max=random.choice((20, 60, 200)),
+            pause_s=random.choice((0.05, 0.2)),
+            commits=random.choice((0.3, 1.0)),
+            waits=random.choice((0.0, 0.5, 1.0)),
+            away_s=random.choice((0.2, 2.0)),
+            disturbs_s=random.choice((0.5, 1.0, 2.0)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """Settings of a compacted topic. ``tombstones``: share of records without a value."""
+
+    keys: int
+    tombstones: float
+    topic_config: dict[str, str]
+    interval_ms: int  # check interval of a broker's cleaner
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether a run is too short for a tombstone to be removed."""
+        return int(self.topic_config["delete.retention.ms"]) >= DAY_MS
+
+    @classmethod
+    def draw(cls, random: Random) -> CompactionPlan:
+        return cls(
+            keys=random.choice((1, 5, 50)),
+            tombstones=random.choice((0.0, 0.1, 0.5)),
+            topic_config={
+                "cleanup.policy": random.choice(("compact", "compact", "compact,delete")),
+                "segment.bytes": "16384",
+                "segment.ms": random.choice(("100", "400", "604800000")),
+                "min.cleanable.dirty.ratio": random.choice(("0", "0.1", "0.5")),
+                "delete.retention.ms": random.choice(("0", "1000", str(DAY_MS))),
+                "min.compaction.lag.ms": random.choice(("0", "0", "500")),
+            },
+            interval_ms=random.choice((100, 300, 1_000)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPlan:
+    """Plan of all clients. ``replication_factor``, ``partitions``: of the checked topic."""
+
+    partitions: int
+    replication_factor: int
+    topic_config: dict[str, str]
+    producers: tuple[ProducerPlan, ...]
+    consumers: tuple[ConsumerPlan, ...]
+    administrates: float  # operations on other topics, per second
+    deletes: bool  # whether records of the topic are deleted
+    alters_min_isr: bool = False  # of the topic, from 1 to its number of replicas
+    askers: int = 0  # clients with one reachable broker, which request log starts and ends
+    compaction: CompactionPlan | None = None
+    group: GroupPlan | None = None
+    recreates_after_s: float = 0.0  # time until the topic is recreated; 0: never
+    moves_every_s: float = 0.0  # average time between two requests to move replicas; 0: none
+    changes_factor: bool = False  # some moves change the number of replicas
+    is_secured: bool = False  # clients authenticate, and a user is created and deleted repeatedly
+    has_kafka_reader: bool = False  # one of the final readers speaks Kafka's protocol
+    has_kafka_askers: bool = False  # so do all ``askers``
+
+    @classmethod
+    def draw(cls, random: Random, *, replication_factor: int, min_isr: int = 0) -> WorkloadPlan:
+        """Draw a plan. ``min_isr``: the topic's ``min.insync.replicas``; 0: the default."""
+        config = {"segment.bytes": random.choice(("16384", "16384", "1073741824"))}
+        config["retention.ms"] = "-1"
+        if random.random() < 0.3:
+            config["message.timestamp.type"] = "LogAppendTime"
+        if random.random() < 0.5:
+            config["index.interval.bytes"] = random.choice(("0", "500"))
+        if min_isr:
+            config["min.insync.replicas"] = str(min_isr)
+        return cls(
+            partitions=random.choice((1, 1, 2, 3)),
+            replication_factor=replication_factor,
+            topic_config=config,
+            producers=tuple(ProducerPlan.draw(random) for _ in range(random.randint(2, 4))),
+            consumers=tuple(ConsumerPlan.draw(random) for _ in range(random.randint(1, 2))),
+            administrates=random.choice((0.0, 0.5, 2.0)),
+            deletes=random.random() < 0.2,
+        )
+
+    def with_compaction(self, plan: CompactionPlan) -> WorkloadPlan:
+        """Return the same clients with a compacted topic, which has many small segments."""
+        return replace(
+            self, compaction=plan, topic_config={**self.topic_config, **plan.topic_config}
+        )
+
+    def with_replica_reads(self, random: Random) -> WorkloadPlan:
+        """Return the same clients, but most consumers read from replicas: of their rack, or any.
+
+        They do not request end offsets: without a leader they can receive an older end.
+        """
+        racks = (None, *RACKS)
+        consumers = tuple(
+            replace(consumer, read_from="replica", rack=random.choice(racks), asks_ends=0.0)
+            if random.random() < 0.7
+            else consumer
+            for consumer in self.consumers
+        )
+        return replace(self, consumers=consumers)
+
+    def with_kafka(self, random: Random) -> WorkloadPlan:
+        """Return the same clients, but some speak Kafka's protocol: not those that authenticate, or
+        that read from replicas.
+        """
+        if self.is_secured:
+            return self
+        is_classic = random.random() < 0.5
+        has_kafka_askers = random.random() < 0.5
+        consumers = tuple(
+            replace(each, is_kafka=random.random() < 0.5 and each.read_from == "leader")
+            for each in self.consumers
+        )
+        # The last ones: a light workload has fewer.
+        producers = tuple(
+            replace(each, is_kafka=True, many=0.0) if random.random() < 0.5 else each
+            for each in self.producers
+        )
+        return replace(
+            self,
+            producers=producers,
+            consumers=consumers,
+            has_kafka_reader=True,
+            has_kafka_askers=has_kafka_askers,
+            group=None if self.group is None else replace(self.group, is_kafka=is_classic),
+        )
+
+    def with_retained_bytes(self, random: Random) -> WorkloadPlan:
+        """Return the same clients with a topic that retains only its newest bytes."""
+        kept = {"segment.bytes": "16384", "retention.bytes": random.choice(("0", "0", "16384"))}
+        return replace(self, topic_config={**self.topic_config, **kept})
+
+    def with_retention(self, retention_ms: int) -> WorkloadPlan:
+        """Return the same clients with a topic with this ``retention.ms``."""
+        return replace(self, topic_config={**self.topic_config, "retention.ms": str(retention_ms)})
+
+    def lightened(self) -> WorkloadPlan:
+        """Return fewer and slower clients: without work that is expensive and rarely finds bugs."""
+        return replace(
+            self,
+            producers=tuple(
+                replace(producer, pause_s=max(producer.pause_s, LIGHT_PAUSE_S))
+                for producer in self.producers[:LIGHT_PRODUCERS_MAX]
+            ),
+            consumers=tuple(
+                replace(consumer, pause_s=max(consumer.pause_s, LIGHT_POLL_PAUSE_S))
+                for consumer in self.consumers
+            ),
+            administrates=min(self.administrates, LIGHT_ADMINISTRATES),
+        )
+
+
+# -- workload --------------------------------------------------------------------------------------
+
 
 TOPIC: Final = "events"
 ADMINISTRATOR: Final = "admin"  # user of admin clients, if clients authenticate: a super user
@@ -734,3 +1020,309 @@ async def read_all(
             return
         finally:
             await consumer.close()
+
+
+# -- members ---------------------------------------------------------------------------------------
+#
+# The members of a simulated consumer group: they join, read, commit, leave and crash.
+#
+# Each is the real asynchronous consumer on a separate machine. A separate random stream selects
+# kills and pauses. Deliveries, ownership and commits are recorded.
+
+
+GROUP: Final = "readers"
+JOINING_S_MAX: Final = 10.0
+PREFIX: Final = "member-"  # of names of machines and processes
+CLOSE_TIMEOUT_MS: Final = 2_000
+MEMBER_QUESTIONS_MAX: Final = 8  # requests about the group, to one broker
+CATCHING_UP_RECORDS: Final = 500  # maximum of a poll after permanent healing
+LEFT_PAUSED_SHARE: Final = 0.3
+
+
+class Members:
+    """All members of one simulation; none if its plan has no group."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._random = workload.world.random("members")
+        self._loop = NodeLoop(workload.world.time, "members")
+        self._owned: dict[str, dict[TopicPartition, Owning]] = {}  # by machine
+        self._machines: list[ClientMachine] = []
+        self._left_paused: NodeLoop | None = None
+        self._is_disturbed = True
+
+    def start(self) -> None:
+        """Start all members, and wait until all partitions can have an owner."""
+        plan = self._workload.plan.group
+        if plan is None:
+            return
+        for number in range(1, plan.members + 1):
+            be_member = partial(self._be_member, plan)
+            self._machines.append(self._workload.add(f"{PREFIX}{number}", be_member))
+        self._workload.world.run_until(self._own_all, limit_s=JOINING_S_MAX)
+        asker = partial(
+            ask_each_broker,
+            self._workload,
+            connect=lambda machine, broker: self._workload.admin(machine, str(broker)),
+            ask=ask_committed,
+            questions_max=MEMBER_QUESTIONS_MAX,
+            pause_s=(0.1, 0.6),
+        )
+        self._workload.add("group-asker", asker)
+        self._disturb_later(plan)
+
+    def _own_all(self) -> bool:
+        owned = set(chain.from_iterable(self._owned.values()))
+        return len(owned) == self._workload.plan.partitions
+
+    @property
+    def names(self) -> list[str]:
+        """Names of their machines."""
+        return [machine.name for machine in self._machines]
+
+    def leave_one_paused(self) -> None:
+        """End the faults of members. One may be paused until ``resume``: then others receive its
+        partitions.
+        """
+        self._is_disturbed = False
+        random = self._workload.world.random("core/members")
+        running = [machine for machine in self._machines if machine.is_running]
+        if len(running) > 1 and random.random() < LEFT_PAUSED_SHARE:
+            self._left_paused = random.choice(running).loop
+            self._left_paused.pause()
+
+    def resume(self) -> None:
+        if self._left_paused is not None:
+            self._left_paused.resume()
+            self._left_paused = None
+
+    # -- faults
+
+    def _disturb_later(self, plan: GroupPlan) -> None:
+        seconds = self._random.expovariate(1 / plan.disturbs_s)
+        self._loop.call_later(seconds, self._disturb, plan)
+
+    def _disturb(self, plan: GroupPlan) -> None:
+        """Kill, pause or isolate a member for some time."""
+        if self._workload.is_over or not self._is_disturbed:
+            return
+        machine = self._random.choice(self._machines)
+        how = self._random.choice((self._kill, self._pause, self._cut_off))
+        seconds = 2 * plan.session_timeout_ms / 1_000 * self._random.random()
+        if machine.is_running and not machine.loop.is_paused:
+            self._workload.world.trace(f"{machine.name}: {how.__name__} for {seconds:.3f} s")
+            self._loop.call_later(seconds, how(machine))
+        self._disturb_later(plan)
+
+    def _kill(self, machine: ClientMachine) -> Callable[[], None]:
+        """Kill the machine. Returns a function that starts it again."""
+        machine.kill()
+        return partial(self._start_again, machine)
+
+    def _pause(self, machine: ClientMachine) -> Callable[[], None]:
+        machine.loop.pause()
+        return machine.loop.resume
+
+    def _cut_off(self, machine: ClientMachine) -> Callable[[], None]:
+        """Isolate the machine from all brokers, or from one. Returns a function that ends this."""
+        network, brokers = self._workload.world.network, self._workload.world.brokers
+        names = [broker.name for broker in brokers]
+        if self._random.random() < 0.5:
+            names = [self._random.choice(names)]
+        for name in names:
+            network.cut(machine.name, name)
+
+        def mend() -> None:
+            for name in names:
+                network.mend(machine.name, name)
+
+        return mend
+
+    def _start_again(self, machine: ClientMachine) -> None:
+        if not machine.is_running:
+            machine.start()
+
+    # -- operations
+
+    async def _be_member(self, plan: GroupPlan, machine: ClientMachine) -> None:
+        workload = self._workload
+        owned = self._owned.setdefault(machine.name, {})
+        forget(workload, owned)  # of the previous process, which was killed
+        session = 0
+        while not workload.is_over:
+            session += 1
+            consumer = _consumer(workload, plan, machine)
+            process = f"{machine.name}/{machine.boots}.{session}"
+            member = _Member(workload, plan, machine, consumer, process, owned)
+            try:
+                await member.run()
+            except RaftlogError as error:
+                workload.world.trace(f"{process}: {error}")
+                await asyncio.sleep(PATIENCE_S)
+            await consumer.close(timeout_ms=CLOSE_TIMEOUT_MS)
+            forget(workload, owned)
+            await asyncio.sleep(plan.away_s * machine.random.random())
+
+
+def _consumer(
+    workload: Workload, plan: GroupPlan, machine: ClientMachine
+) -> AsyncConsumer | KafkaMember:
+    instance_id = machine.name if plan.is_static else None
+    if plan.is_kafka:
+        return workload.kafka_member(
+            machine,
+            group=GROUP,
+            instance_id=instance_id,
+            session_timeout_ms=plan.session_timeout_ms,
+            fetch_max_wait_ms=plan.wait_ms,
+        )
+    return workload.consumer(
+        machine,
+        group=GROUP,
+        group_instance_id=instance_id,
+        auto_commit=False,
+        session_timeout_ms=plan.session_timeout_ms,
+        heartbeat_interval_ms=plan.session_timeout_ms // 4,
+        assignor=plan.assignor,
+        auto_offset_reset="earliest",
+        read_from=plan.read_from,
+        fetch_max_wait_ms=plan.wait_ms,
+    )
+
+
+def forget(workload: Workload, owned: dict[TopicPartition, Owning]) -> None:
+    """End the ownership of these partitions with an unknown outcome."""
+    for owning in owned.values():
+        workload.history.end(owning, Outcome.INFO)
+    owned.clear()
+
+
+class _Member:
+    """One consumer, from its creation to its end."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: GroupPlan,
+        machine: ClientMachine,
+        consumer: AsyncConsumer | KafkaMember,
+        process: str,
+        owned: dict[TopicPartition, Owning],
+    ) -> None:
+        self._workload = workload
+        self._history = workload.history
+        self._plan = plan
+        self._random = machine.random
+        self._consumer = consumer
+        self._process = process
+        self._owned = owned
+        self._assignments = 0
+        self._done: dict[TopicPartition, Offset] = {}  # next offset of each partition
+
+    async def run(self) -> None:
+        await self._consumer.subscribe(
+            [TOPIC], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+        plan, random = self._plan, self._random
+        for _ in range(random.randint(1, plan.polls_max)):
+            if self._workload.is_over:
+                return
+            await self._poll()
+            await asyncio.sleep(plan.pause_s * random.random())
+            if self._done and random.random() < plan.commits:
+                await self._commit(self._done)
+
+    async def _poll(self) -> None:
+        # A member that reads less than is produced would leave a partition behind the backlog of
+        # another for longer than a healed cluster has to make progress.
+        is_healed = self._workload.core is not None
+        records_max = CATCHING_UP_RECORDS if is_healed else self._plan.records_max
+        poll = self._history.poll(self._process)
+        try:
+            records = await self._consumer.poll(self._plan.wait_ms, records_max)
+        except RaftlogError as error:
+            self._history.end(poll, Outcome.FAIL, repr(error))
+            raise
+        # A partition that is assigned again is read from the committed offset of the group.
+        poll.process = f"{self._process}@{self._assignments}"
+        poll.records = by_partition(records)
+        poll.topic_ids = self._topic_ids(poll.records)
+        self._history.end(poll, Outcome.OK)
+        self._done |= {tp: seen[-1].offset + 1 for tp, seen in poll.records.items()}
+
+    async def _commit(self, offsets: dict[TopicPartition, Offset]) -> None:
+        commit = self._history.commit(self._process, offsets, self._topic_ids(offsets))
+        named = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        if self._random.random() >= self._plan.waits:
+            future = self._consumer.commit_async(named)
+            future.add_done_callback(lambda done: self._committed(commit, done.exception()))
+            return
+        try:
+            await self._consumer.commit(named, timeout_ms=self._plan.session_timeout_ms)
+        except RaftlogError as error:
+            self._committed(commit, error)
+        else:
+            self._committed(commit, None)
+
+    def _committed(self, commit: Commit, error: BaseException | None) -> None:
+        outcome = Outcome.OK if error is None else Outcome.INFO
+        self._history.end(commit, outcome, "" if error is None else repr(error))
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        return {tp: self._owned[tp].topic_id for tp in partitions}
+
+    # -- callbacks of the consumer
+
+    def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._assignments += 1
+        if isinstance(self._consumer, KafkaMember):
+            held = dict.fromkeys(partitions, self._consumer.topic_id)
+        else:
+            assert self._consumer._member is not None
+            held = self._consumer._member.membership.holdings()[0]
+        for tp in partitions:
+            self._owned[tp] = self._history.owning(self._process, tp, held[tp])
+            self._done.pop(tp, None)
+
+    async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
+        read = {tp: self._done[tp] for tp in partitions if tp in self._done}
+        if read:
+            await self._commit(read)
+        self._given_up(partitions, Outcome.OK)
+
+    def _lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._given_up(partitions, Outcome.INFO)
+
+    def _given_up(self, partitions: Collection[TopicPartition], outcome: Outcome) -> None:
+        for tp in partitions:
+            self._done.pop(tp, None)
+            self._history.end(self._owned.pop(tp), outcome)
+
+
+async def ask_once(workload: Workload, machine: ClientMachine) -> None:
+    """Request the committed offsets of the group until this succeeds."""
+    while True:
+        admin = workload.admin(machine)
+        try:
+            await ask_committed(workload, machine, admin)
+        except RaftlogError as error:
+            workload.world.trace(f"{machine.name}: {error}")
+            await asyncio.sleep(PATIENCE_S)
+        else:
+            return
+        finally:
+            await admin.close()
+
+
+async def ask_committed(workload: Workload, machine: ClientMachine, admin: AsyncAdmin) -> None:
+    """Record the committed offsets of the group. Raises the errors of the client."""
+    asking = workload.history.committed(machine.name)
+    try:
+        found = await admin.group_offsets(GROUP)
+    except UnknownGroupError:
+        found = {}
+    except RaftlogError as error:
+        workload.history.end(asking, Outcome.FAIL, repr(error))
+        raise
+    asking.offsets = {tp: given.offset for tp, given in found.items()}
+    workload.history.end(asking, Outcome.OK)

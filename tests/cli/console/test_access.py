@@ -16,21 +16,19 @@ from urllib.parse import urlencode
 import pytest
 
 from raftlog import Admin, Consumer, TopicPartition, limits
-from raftlog.client.access import AclDecision
-from raftlog.client.users import UserListing
+from raftlog.client.administration.security import AclDecision, UserListing
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
 from raftlog.errors import AccessDeniedError, InvalidRequestError
-from raftlog.security.acl import Acl, AclFilter
-from raftlog.security.principal import USER, Principal
+from raftlog.security.acl import USER, Acl, AclFilter, Principal
 from raftlog.security.quota import QuotaEntity
-from raftlog.server.http.authentication import HttpUser
+from raftlog.server.http.app import HttpUser
 from raftlog.testing import Cluster, cluster, wait_until
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from raftlog.types import AUDIT_TOPIC
-from raftlog_cli.console import access, history
+from raftlog_cli.console import app, history
+from raftlog_cli.console.app import Sessions
 from raftlog_cli.console.pages import Pages
-from raftlog_cli.console.sessions import Sessions
 from tests.cli.console.conftest import Browser, Consoles
 from tests.cli.console.test_app import ATTRIBUTE, MARKUP, check
 from tests.cli.console.test_pages import text_of
@@ -91,16 +89,16 @@ def pages_of(admin: Cluster1, *, is_secured: bool = True) -> Pages:
 
 def test_rules_are_selected_by_what_applies_to_a_name_and_are_paged() -> None:
     admin = Cluster1()
-    shown = access.rules(pages_of(admin), {"principal": " bob ", "page": "2", "host": ""})
+    shown = app.rules(pages_of(admin), {"principal": " bob ", "page": "2", "host": ""})
     assert (shown["page"].total, len(shown["page"].rows)) == (60, 10)
     assert shown["page"].address(1) == "/access?principal=+bob+"
-    access.rules(pages_of(admin), {"principal": "User:*", "resource_name": "t1"})
+    app.rules(pages_of(admin), {"principal": "User:*", "resource_name": "t1"})
     assert admin.selections == [
         AclFilter(principal="User:bob"),
         AclFilter(principal="User:*", resource_name="t1", pattern_type="MATCH"),
     ]
     with pytest.raises(InvalidRequestError, match=r"^operation: 'FLY'"):
-        access.rules(pages_of(admin), {"operation": "FLY"})
+        app.rules(pages_of(admin), {"operation": "FLY"})
 
 
 def test_a_rule_is_created_and_only_this_one_is_deleted() -> None:
@@ -115,16 +113,16 @@ def test_a_rule_is_created_and_only_this_one_is_deleted() -> None:
         "permission": "DENY",
         "host": "",
     }
-    assert access.create_rule(pages, form) == "/access?principal=User%3Aalice"
+    assert app.create_rule(pages, form) == "/access?principal=User%3Aalice"
     assert admin.acls[-1] == Acl("User:alice", "READ", "TOPIC", "t1", "PREFIXED", "DENY")
-    access.create_rule(pages, {**form, "permission": "ALLOW"})
-    access.create_rule(pages, {**form, "resource_type": "CLUSTER", "operation": "DESCRIBE"})
+    app.create_rule(pages, {**form, "permission": "ALLOW"})
+    app.create_rule(pages, {**form, "resource_type": "CLUSTER", "operation": "DESCRIBE"})
     assert admin.acls[-1].resource_name == "kafka-cluster"
     before = len(admin.acls)
-    assert access.delete_rule(pages, form) == "/access"
+    assert app.delete_rule(pages, form) == "/access"
     assert (len(admin.acls), admin.acls[-2].permission) == (before - 1, "ALLOW")
     with pytest.raises(InvalidRequestError, match="does not exist"):
-        access.delete_rule(pages, form)
+        app.delete_rule(pages, form)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +141,18 @@ def test_a_rule_that_could_never_apply_is_refused(changed: dict[str, str], told:
     admin = Cluster1()
     form = {"principal": "a", "operation": "READ", "resource_type": "TOPIC", "resource_name": "t"}
     with pytest.raises(InvalidRequestError, match=told):
-        access.create_rule(pages_of(admin), {**form, **changed})
+        app.create_rule(pages_of(admin), {**form, **changed})
     assert len(admin.acls) == 60
 
 
 def test_a_check_is_made_when_the_form_is_complete() -> None:
     admin = Cluster1()
     pages = pages_of(admin)
-    assert access.check_access(pages, {})["decision"] is None
-    assert access.check_access(pages, {"principal": "alice"})["decision"] is None
+    assert app.check_access(pages, {})["decision"] is None
+    assert app.check_access(pages, {"principal": "alice"})["decision"] is None
     named = {"principal": "alice", "resource_name": "clicks", "host": "10.0.0.1"}
-    assert access.check_access(pages, named)["decision"].acl == RULE
-    access.check_access(pages, {"principal": "User:b", "resource_type": "CLUSTER"})
+    assert app.check_access(pages, named)["decision"].acl == RULE
+    app.check_access(pages, {"principal": "User:b", "resource_type": "CLUSTER"})
     assert admin.checked == [
         ("User:alice", "READ", "TOPIC", "clicks", "10.0.0.1"),
         ("User:b", "READ", "CLUSTER", "kafka-cluster", "0.0.0.0"),
@@ -163,7 +161,7 @@ def test_a_check_is_made_when_the_form_is_complete() -> None:
 
 def test_users_are_searched_and_have_quotas() -> None:
     admin = Cluster1()
-    shown = access.users(pages_of(admin), {"q": "USER-", "page": "2"})
+    shown = app.users(pages_of(admin), {"q": "USER-", "page": "2"})
     assert (shown["page"].total, len(shown["page"].rows), shown["total"]) == (60, 10, 62)
     assert shown["quotas"] == {
         "alice": "produce-bytes 1,000, connections 5",
@@ -174,19 +172,19 @@ def test_users_are_searched_and_have_quotas() -> None:
 def test_a_refused_list_of_users_is_a_problem_without_security_only() -> None:
     admin = Cluster1()
     admin.denied = True
-    shown = access.users(pages_of(admin, is_secured=False), {})
+    shown = app.users(pages_of(admin, is_secured=False), {})
     assert (shown["page"].total, shown["problem"]) == (0, "the cluster secret is required")
     with pytest.raises(AccessDeniedError):
-        access.users(pages_of(admin), {})
+        app.users(pages_of(admin), {})
 
 
 def test_a_password_is_entered_twice() -> None:
     admin = Cluster1()
     form = {"user": " carol ", "password": PASSWORD, "repeated": PASSWORD}
-    assert access.create_user(pages_of(admin), form) == "/access/users"
+    assert app.create_user(pages_of(admin), form) == "/access/users"
     assert admin.changes == [("carol", PASSWORD)]
     with pytest.raises(InvalidRequestError, match="not equal") as raised:
-        access.create_user(pages_of(admin), {**form, "repeated": "another"})
+        app.create_user(pages_of(admin), {**form, "repeated": "another"})
     assert PASSWORD not in str(raised.value)
     assert len(admin.changes) == 1
 

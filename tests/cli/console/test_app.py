@@ -17,7 +17,7 @@ from raftlog import Admin, NewTopic, Producer, limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.testing import cluster
 from raftlog.testing.certificates import create
-from raftlog_cli.console import guard
+from raftlog_cli.console import app
 from raftlog_cli.console.app import FILES, FOLDER, Console
 from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
@@ -65,7 +65,7 @@ def check(text: str) -> None:
 def test_every_page_needs_no_inline_code(browser: Browser, path: str) -> None:
     response = browser.client.get(path)
     assert response.status_code == 200
-    assert response.headers["content-security-policy"] == guard.CONTENT_SECURITY_POLICY
+    assert response.headers["content-security-policy"] == app.CONTENT_SECURITY_POLICY
     assert response.headers["x-content-type-options"] == "nosniff"
     check(response.text)
 
@@ -138,7 +138,7 @@ def test_pages_of_errors_have_the_navigation(
         raise ZeroDivisionError
 
     missing = browser.client.get("/no/such/page")
-    monkeypatch.setattr("raftlog_cli.console.decoding.decode", fail)
+    monkeypatch.setattr("raftlog_cli.console.records.decode", fail)
     failed = browser.client.get(f"/topics/{topic}/records")
     assert (missing.status_code, failed.status_code) == (404, 500)
     assert "The log of the broker has the reason" in failed.text
@@ -280,7 +280,7 @@ def test_the_console_of_a_broker_with_tls(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:
-    from raftlog.testing.probes import free_port
+    from raftlog.testing.cluster import free_port
 
     response = consoles(bootstrap=f"127.0.0.1:{free_port()}").client.get("/")
     assert response.status_code == 503

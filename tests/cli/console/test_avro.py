@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog_cli.console import avro
-from raftlog_cli.console.avro import Decoder, NotAvroError, Schemas, parse
-from raftlog_cli.console.decoding import decode
+from raftlog_cli.console import records
+from raftlog_cli.console.records import Decoder, NotAvroError, Schemas, decode, parse
 
 USER = {
     "type": "record",
@@ -119,7 +118,7 @@ def test_a_missing_schema_is_named(tmp_path: Path) -> None:
 
 
 def test_without_the_library_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "find_spec", {"fastavro": None}.get)
+    monkeypatch.setattr(records, "find_spec", {"fastavro": None}.get)
     shown = decode(container("long", [1]), avro=a_decoder())
     assert (shown.kind, shown.problem) == (
         "hex",
@@ -294,7 +293,7 @@ def test_no_value_has_more_parts_than_its_bytes_pay_for(schema: Any, data: bytes
         found = a_decoder()._read(data, parsed)
     except NotAvroError:
         return
-    assert count(found) <= avro.VALUES_PER_BYTE * len(data) + limits.CONSOLE_AVRO_FREE_VALUES_MAX
+    assert count(found) <= records.VALUES_PER_BYTE * len(data) + limits.CONSOLE_AVRO_FREE_VALUES_MAX
 
 
 @given(st.binary(max_size=100), st.binary(max_size=200))

@@ -22,8 +22,7 @@ from raftlog.client.resumable import ResumableProducer
 from raftlog.security.acl import Acl
 from raftlog.security.quota import QuotaEntity
 from raftlog.testing import Cluster
-from raftlog.testing.cluster import local_cluster
-from raftlog.testing.probes import free_ports
+from raftlog.testing.cluster import free_ports, local_cluster
 from tests.client.named import body
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

@@ -17,9 +17,8 @@ from raftlog.client.descriptions import (
     TopicListing,
 )
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
-from raftlog_cli.console import checks
-from raftlog_cli.console.checks import Check, Checks
-from raftlog_cli.console.pages import Pages
+from raftlog_cli.console import pages as checks
+from raftlog_cli.console.pages import Check, Checks, Pages
 from tests.cli.console.conftest import Browser, Consoles
 from tests.cli.console.test_app import check as check_markup
 from tests.cli.console.test_pages import text_of

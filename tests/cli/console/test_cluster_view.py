@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from raftlog import limits
 from raftlog.client.descriptions import ClusterDescription
-from raftlog_cli.console.cluster_view import ClusterView
+from raftlog_cli.console.pages import ClusterView
 from tests.cli.test_health import UP, WELL
 
 

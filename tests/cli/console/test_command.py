@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.testing import cluster
-from raftlog.testing.probes import free_ports
+from raftlog.testing.cluster import free_ports
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration

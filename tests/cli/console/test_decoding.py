@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog_cli.console.decoding import FORMATS, HEX_BYTES_MAX, clean, decode, preview
+from raftlog_cli.console.records import FORMATS, HEX_BYTES_MAX, clean, decode, preview
 
 
 @pytest.mark.parametrize(

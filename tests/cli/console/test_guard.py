@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog_cli.console import guard
+from raftlog_cli.console import app
 
 OWN = {"host": "127.0.0.1:9200", "origin": "http://127.0.0.1:9200"}
 FORM = {"token": "secret"}
@@ -14,7 +14,7 @@ FORM = {"token": "secret"}
     "host", ["127.0.0.1:9200", "localhost:9200", "LOCALHOST", "[::1]:9200", "127.9.9.9"]
 )
 def test_a_loopback_port_serves_loopback_names(host: str) -> None:
-    assert guard.refusal(host, listens_on_loopback=True) == ""
+    assert app.refusal(host, listens_on_loopback=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ def test_a_loopback_port_serves_loopback_names(host: str) -> None:
     ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9200", "10.0.0.1"],
 )
 def test_a_loopback_port_refuses_names_that_a_site_may_point_to_it(host: str) -> None:
-    assert "loopback" in guard.refusal(host, listens_on_loopback=True)
-    assert guard.refusal(host, listens_on_loopback=False) == ""
+    assert "loopback" in app.refusal(host, listens_on_loopback=True)
+    assert app.refusal(host, listens_on_loopback=False) == ""
 
 
 def test_a_change_from_its_own_page_is_accepted() -> None:
-    assert guard.change_refusal(OWN, FORM, "secret", is_read_only=False) == ""
+    assert app.change_refusal(OWN, FORM, "secret", is_read_only=False) == ""
     without_origin = {"host": "127.0.0.1:9200"}
-    assert guard.change_refusal(without_origin, FORM, "secret", is_read_only=False) == ""
+    assert app.change_refusal(without_origin, FORM, "secret", is_read_only=False) == ""
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_a_change_from_its_own_page_is_accepted() -> None:
 def test_other_changes_are_refused(
     headers: dict[str, str], form: dict[str, str], is_read_only: bool, told: str
 ) -> None:
-    refused = guard.change_refusal(headers, form, "secret", is_read_only=is_read_only)
+    refused = app.change_refusal(headers, form, "secret", is_read_only=is_read_only)
     assert told in refused
 
 
 def test_the_policy_allows_no_inline_code() -> None:
-    policy = guard.HEADERS["content-security-policy"]
+    policy = app.HEADERS["content-security-policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
 
@@ -62,10 +62,10 @@ def test_the_pages_of_a_topic_offer_what_the_user_may_change() -> None:
     allowed = {("WRITE", "TOPIC", "clicks"), ("ALTER", "CLUSTER", "kafka-cluster")}
 
     def rights(topic: str, *, is_read_only: bool = False) -> set[str]:
-        return {*guard.rights(topic, lambda *asked: asked in allowed, is_read_only=is_read_only)}
+        return {*app.rights(topic, lambda *asked: asked in allowed, is_read_only=is_read_only)}
 
-    assert rights("clicks") == {"WRITE", guard.MOVE_LEADERS}
-    assert rights("orders") == {guard.MOVE_LEADERS}
+    assert rights("clicks") == {"WRITE", app.MOVE_LEADERS}
+    assert rights("orders") == {app.MOVE_LEADERS}
     assert rights("clicks", is_read_only=True) == rights("") == set()
-    every = guard.rights("__consumer_offsets", lambda *_asked: True, is_read_only=False)
-    assert every == {guard.MOVE_LEADERS}  # clients change no internal topic
+    every = app.rights("__consumer_offsets", lambda *_asked: True, is_read_only=False)
+    assert every == {app.MOVE_LEADERS}  # clients change no internal topic

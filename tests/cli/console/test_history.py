@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from raftlog import limits
+from raftlog.client.administration.groups import GroupListing
 from raftlog.client.descriptions import ClusterDescription
-from raftlog.client.group_descriptions import GroupListing
 from raftlog.errors import BrokerUnavailableError, LeaderNotAvailableError, UnknownGroupError
 from raftlog.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from raftlog_cli.console.history import PAUSE_FACTOR, History, Sampler

@@ -12,12 +12,11 @@ import msgpack
 import pytest
 
 from raftlog import Admin, Consumer, Producer, TopicPartition, limits
+from raftlog.client.administration.groups import GroupDescription, GroupListing, PartitionLag
 from raftlog.client.descriptions import BrokerDescription, DiskDescription
-from raftlog.client.group_descriptions import GroupDescription, GroupListing, PartitionLag
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import wait_until
-from raftlog_cli.console.cluster_view import ClusterView
-from raftlog_cli.console.pages import Pages, change, fullest, leader_skew, points
+from raftlog_cli.console.pages import ClusterView, Pages, change, fullest, leader_skew, points
 from tests.cli.conftest import Raftlog
 from tests.cli.console.conftest import Browser, Consoles
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog_cli.console.paging import Page, number_of, page_of, pages_of
+from raftlog_cli.console.pages import Page, number_of, page_of, pages_of
 
 
 @pytest.mark.parametrize(

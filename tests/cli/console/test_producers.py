@@ -10,8 +10,7 @@ from raftlog import Admin, Producer
 from raftlog.client.descriptions import ProducerDescription, ProducerPage
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import Cluster
-from raftlog_cli.console.pages import Pages
-from raftlog_cli.console.producers import producers
+from raftlog_cli.console.pages import Pages, producers
 from tests.cli.console.conftest import Browser
 from tests.cli.console.test_app import ATTRIBUTE, check
 from tests.cli.console.test_pages import text_of

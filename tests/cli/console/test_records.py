@@ -14,18 +14,19 @@ from raftlog.clock import SystemClock
 from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_cli.console import records
-from raftlog_cli.console.avro import Decoder, Schemas
 from raftlog_cli.console.records import (
     FIELD,
     PLACES,
+    Decoder,
     Query,
     Reader,
+    Schemas,
     matcher,
     parse_query,
     positions_text,
     row_of,
 )
-from raftlog_cli.offsets import Bound, Extent, From
+from raftlog_cli.options import Bound, Extent, From
 
 
 def query(**parameters: str) -> Query:

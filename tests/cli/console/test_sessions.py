@@ -11,9 +11,9 @@ from raftlog import limits
 from raftlog.client.settings import SECRET_FILE_VARIABLE
 from raftlog.config import BrokerConfig
 from raftlog.errors import RaftlogError
-from raftlog.security.principal import USER, Principal
-from raftlog.server.http.authentication import HttpUser
-from raftlog_cli.console.sessions import Sessions
+from raftlog.security.acl import USER, Principal
+from raftlog.server.http.app import HttpUser
+from raftlog_cli.console.app import Sessions
 from tests.server.harness import FakeClock
 
 

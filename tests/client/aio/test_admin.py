@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.client.descriptions import LeaderDescription, RecoveryDescription
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -44,18 +44,19 @@ from raftlog.protocol.cluster import (
     UpgradeFeaturesResponse,
 )
 from raftlog.protocol.connection import Request
-from raftlog.protocol.groups import OffsetCommitRequest
-from raftlog.protocol.metadata import MetadataResponse, TopicInfo
-from raftlog.protocol.schema import Failure
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+    MetadataResponse,
+    OffsetCommitRequest,
     TopicDescription,
+    TopicInfo,
     TopicResult,
     TopicsResponse,
 )
+from raftlog.protocol.schema import Failure
 from raftlog.types import NewTopic, OffsetAndMetadata, OffsetAndTimestamp
 from tests.client.consumer_groups.coordinated import Coordination
 from tests.client.test_fetcher import fill

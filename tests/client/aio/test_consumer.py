@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.client.aio.clients import AsyncConsumer
 from raftlog.errors import ClosedError, InvalidRequestError
 from raftlog.types import OffsetAndTimestamp
 from tests.client.test_fetcher import fill

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raftlog.client.aio.loop_bound import LoopBound
+from raftlog.client.base import LoopBound
 from raftlog.errors import ClosedError, InvalidRequestError
 
 

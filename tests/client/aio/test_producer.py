@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.aio.clients import AsyncProducer
 from raftlog.errors import (
     ClosedError,
     ConnectionLostError,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.client.aio.clients import AsyncConsumer
 from raftlog.types import TopicPartition
 from tests.client.consumer_groups.fake_coordinator import FakeCoordinator
 from tests.client.test_fetcher import fill

@@ -15,7 +15,7 @@ from raftlog.errors import (
     RaftlogError,
     UnknownGroupError,
 )
-from raftlog.protocol import groups as wire
+from raftlog.protocol import records
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure, Message
 from raftlog.types import OFFSETS_TOPIC, Buffer, TopicPartition
@@ -29,12 +29,12 @@ class FakeGroup:
     name: str
     coordinator: int = 1
     state: str = "empty"
-    members: list[wire.MemberDescription] = field(default_factory=list)
-    offsets: dict[TopicPartition, wire.FetchedOffset] = field(default_factory=dict)
+    members: list[records.MemberDescription] = field(default_factory=list)
+    offsets: dict[TopicPartition, records.FetchedOffset] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)  # of the last commit
 
     def commit(self, tp: TopicPartition, offset: int, metadata: str = "") -> None:
-        self.offsets[tp] = wire.FetchedOffset(
+        self.offsets[tp] = records.FetchedOffset(
             topic=tp.topic,
             partition=tp.partition,
             offset=offset,
@@ -46,14 +46,14 @@ class FakeGroup:
     def join(
         self,
         member_id: str,
-        assigned: Sequence[wire.TopicShare] = (),
+        assigned: Sequence[records.TopicShare] = (),
         *,
-        target: Sequence[wire.TopicShare] | None = None,
+        target: Sequence[records.TopicShare] | None = None,
         topics: Sequence[str] = ("t",),
     ) -> None:
         self.state = "stable" if target is None else "reconciling"
         self.members.append(
-            wire.MemberDescription(
+            records.MemberDescription(
                 member_id=member_id,
                 instance_id=None,
                 client_id="me",
@@ -66,8 +66,8 @@ class FakeGroup:
             )
         )
 
-    def description(self) -> wire.GroupDescription:
-        return wire.GroupDescription(
+    def description(self) -> records.GroupDescription:
+        return records.GroupDescription(
             group=self.name,
             state=self.state,
             group_epoch=5,
@@ -81,8 +81,8 @@ class FakeGroup:
             raise GroupNotEmptyError(f"group {self.name!r} has members: stop its consumers first")
 
 
-def share(topic: str, *partitions: int) -> wire.TopicShare:
-    return wire.TopicShare(topic=topic, topic_id=f"{topic}-id", partitions=list(partitions))
+def share(topic: str, *partitions: int) -> records.TopicShare:
+    return records.TopicShare(topic=topic, topic_id=f"{topic}-id", partitions=list(partitions))
 
 
 class Coordination:
@@ -103,29 +103,29 @@ class Coordination:
 
     def _answer(self, broker_id: int, request: Request) -> tuple[Message, Sequence[Buffer]]:
         message = request.message
-        if isinstance(message, wire.FindCoordinatorsRequest):
+        if isinstance(message, records.FindCoordinatorsRequest):
             found = [self._coordinator(name) for name in message.groups]
-            return wire.FindCoordinatorsResponse(coordinators=found), ()
-        if isinstance(message, wire.ListGroupsRequest):
+            return records.FindCoordinatorsResponse(coordinators=found), ()
+        if isinstance(message, records.ListGroupsRequest):
             return self._list(broker_id), ()
-        if isinstance(message, wire.DescribeGroupsRequest):
+        if isinstance(message, records.DescribeGroupsRequest):
             described = [self._describe(broker_id, name) for name in message.groups]
-            return wire.DescribeGroupsResponse(groups=described), ()
-        if isinstance(message, wire.OffsetFetchRequest):
+            return records.DescribeGroupsResponse(groups=described), ()
+        if isinstance(message, records.OffsetFetchRequest):
             group = self._group(broker_id, message.group)
-            return wire.OffsetFetchResponse(offsets=list(group.offsets.values())), ()
-        if isinstance(message, wire.OffsetCommitRequest):
+            return records.OffsetFetchResponse(offsets=list(group.offsets.values())), ()
+        if isinstance(message, records.OffsetCommitRequest):
             return self._commit(broker_id, message), ()
-        if isinstance(message, wire.DeleteGroupsRequest):
+        if isinstance(message, records.DeleteGroupsRequest):
             return self._delete(broker_id, message), ()
-        if isinstance(message, wire.DeleteOffsetsRequest):
+        if isinstance(message, records.DeleteOffsetsRequest):
             return self._forget(broker_id, message), ()
         return self._others(broker_id, request)
 
-    def _coordinator(self, name: str) -> wire.CoordinatorInfo:
+    def _coordinator(self, name: str) -> records.CoordinatorInfo:
         broker_id = self.groups[name].coordinator if name in self.groups else 1
         address = self._fake.addresses[broker_id]
-        return wire.CoordinatorInfo(
+        return records.CoordinatorInfo(
             group=name, broker_id=broker_id, host=address.host, port=address.port
         )
 
@@ -137,49 +137,51 @@ class Coordination:
             raise NotCoordinatorError(f"broker {found.coordinator} does")
         return found
 
-    def _list(self, broker_id: int) -> wire.ListGroupsResponse:
+    def _list(self, broker_id: int) -> records.ListGroupsResponse:
         loading = self.loading.get(broker_id, 0)
         if loading:
             self.loading[broker_id] = loading - 1
-            return wire.ListGroupsResponse(groups=[], loading=1)
+            return records.ListGroupsResponse(groups=[], loading=1)
         unaware = self.unaware.get(broker_id, 0)
         if unaware:
             self.unaware[broker_id] = unaware - 1
-            return wire.ListGroupsResponse(groups=[], partitions=[])
+            return records.ListGroupsResponse(groups=[], partitions=[])
         leaders = self._fake.topics[OFFSETS_TOPIC].leaders
-        return wire.ListGroupsResponse(
+        return records.ListGroupsResponse(
             partitions=[number for number, leader in enumerate(leaders) if leader == broker_id],
             groups=[
-                wire.GroupListing(group=group.name, state=group.state, members=len(group.members))
+                records.GroupListing(
+                    group=group.name, state=group.state, members=len(group.members)
+                )
                 for group in self.groups.values()
                 if group.coordinator == broker_id
             ],
         )
 
-    def _describe(self, broker_id: int, name: str) -> wire.GroupDescription:
+    def _describe(self, broker_id: int, name: str) -> records.GroupDescription:
         try:
             return self._group(broker_id, name).description()
         except RaftlogError as error:
-            return wire.GroupDescription(group=name, failure=Failure.of(error))
+            return records.GroupDescription(group=name, failure=Failure.of(error))
 
     def _commit(
-        self, broker_id: int, message: wire.OffsetCommitRequest
-    ) -> wire.OffsetCommitResponse:
+        self, broker_id: int, message: records.OffsetCommitRequest
+    ) -> records.OffsetCommitResponse:
         group = self.make(message.group, broker_id)
         group.check_empty()
         group.topic_ids = message.topic_ids
         for found in message.offsets:
             group.commit(TopicPartition(found.topic, found.partition), found.offset, found.metadata)
-        return wire.OffsetCommitResponse(
+        return records.OffsetCommitResponse(
             partitions=[
-                wire.CommittedPartition(topic=found.topic, partition=found.partition)
+                records.CommittedPartition(topic=found.topic, partition=found.partition)
                 for found in message.offsets
             ]
         )
 
     def _delete(
-        self, broker_id: int, message: wire.DeleteGroupsRequest
-    ) -> wire.DeleteGroupsResponse:
+        self, broker_id: int, message: records.DeleteGroupsRequest
+    ) -> records.DeleteGroupsResponse:
         deleted = []
         for name in message.groups:
             failure = None
@@ -188,12 +190,12 @@ class Coordination:
                 del self.groups[name]
             except RaftlogError as error:
                 failure = Failure.of(error)
-            deleted.append(wire.DeletedGroup(group=name, failure=failure))
-        return wire.DeleteGroupsResponse(groups=deleted)
+            deleted.append(records.DeletedGroup(group=name, failure=failure))
+        return records.DeleteGroupsResponse(groups=deleted)
 
     def _forget(
-        self, broker_id: int, message: wire.DeleteOffsetsRequest
-    ) -> wire.DeleteOffsetsResponse:
+        self, broker_id: int, message: records.DeleteOffsetsRequest
+    ) -> records.DeleteOffsetsResponse:
         group = self._group(broker_id, message.group)
         done = []
         for part in message.partitions:
@@ -203,6 +205,6 @@ class Coordination:
             if not read:
                 group.offsets.pop(tp, None)
             done.append(
-                wire.CommittedPartition(topic=tp.topic, partition=tp.partition, failure=failure)
+                records.CommittedPartition(topic=tp.topic, partition=tp.partition, failure=failure)
             )
-        return wire.DeleteOffsetsResponse(partitions=done)
+        return records.DeleteOffsetsResponse(partitions=done)

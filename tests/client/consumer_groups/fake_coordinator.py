@@ -24,7 +24,7 @@ from raftlog.consumer_groups import (
 )
 from raftlog.errors import NotCoordinatorError, RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
+from raftlog.protocol import records as wire
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure, Message
 from raftlog.types import TopicPartition

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from raftlog.client.administration import groups
 from raftlog.client.cluster import Cluster
-from raftlog.client.consumer_groups import administration
-from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.groups.coordinator import Coordinators
 from raftlog.errors import (
     BrokerUnavailableError,
     CoordinatorLoadingError,
@@ -23,7 +23,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.groups import (
+from raftlog.protocol.records import (
     CommittedPartition,
     ListGroupsRequest,
     OffsetCommitRequest,
@@ -56,7 +56,7 @@ async def test_the_list_is_put_together_from_all_coordinators(fake: FakeCluster)
         world.make(name, coordinator)
     world.groups["b"].join("m1")
     cluster = cluster_of(fake)
-    found = await administration.list_groups(cluster)
+    found = await groups.list_groups(cluster)
     assert [(row.group, row.state, row.members, row.coordinator) for row in found] == [
         ("a", "empty", 0, 2),
         ("b", "stable", 1, 1),
@@ -68,7 +68,7 @@ async def test_the_list_is_put_together_from_all_coordinators(fake: FakeCluster)
 @runs(run)
 async def test_before_the_first_group_nobody_is_asked(fake: FakeCluster) -> None:
     cluster = cluster_of(fake)
-    assert await administration.list_groups(cluster) == []
+    assert await groups.list_groups(cluster) == []
     assert not fake.asked(ListGroupsRequest)
     await cluster.close()
 
@@ -79,10 +79,10 @@ async def test_a_coordinator_that_is_loading_is_waited_for(fake: FakeCluster) ->
     world.make("a")
     world.loading[1] = 3
     cluster = cluster_of(fake)
-    assert [row.group for row in await administration.list_groups(cluster)] == ["a"]
+    assert [row.group for row in await groups.list_groups(cluster)] == ["a"]
     world.loading[1] = 1_000_000
     with pytest.raises(CoordinatorLoadingError, match="broker 1 is still loading"):
-        await administration.list_groups(cluster)
+        await groups.list_groups(cluster)
     await cluster.close()
 
 
@@ -95,10 +95,10 @@ async def test_a_coordinator_that_does_not_know_yet_that_it_is_one_is_waited_for
     world.make("b", 2)
     world.unaware[2] = 3
     cluster = cluster_of(fake)
-    assert [row.group for row in await administration.list_groups(cluster)] == ["a", "b"]
+    assert [row.group for row in await groups.list_groups(cluster)] == ["a", "b"]
     world.unaware[2] = 1_000_000
     with pytest.raises(LeaderNotAvailableError, match=f"broker 2 .* {OFFSETS_TOPIC}:1"):
-        await administration.list_groups(cluster)
+        await groups.list_groups(cluster)
     await cluster.close()
 
 
@@ -110,14 +110,14 @@ async def test_a_list_that_lacks_a_broker_is_an_error(fake: FakeCluster) -> None
     cluster = cluster_of(fake)
     fake.kill(2)
     with pytest.raises(BrokerUnavailableError, match="broker-2"):
-        await administration.list_groups(cluster)
+        await groups.list_groups(cluster)
     fake.topics[OFFSETS_TOPIC].leaders[1] = None
     with pytest.raises(LeaderNotAvailableError, match=f"{OFFSETS_TOPIC}:1"):
-        await administration.list_groups(cluster)
+        await groups.list_groups(cluster)
     # Another one takes over, with its groups.
     fake.topics[OFFSETS_TOPIC].leaders[1] = 1
     world.groups["b"].coordinator = 1
-    assert [row.group for row in await administration.list_groups(cluster)] == ["a", "b"]
+    assert [row.group for row in await groups.list_groups(cluster)] == ["a", "b"]
     await cluster.close()
 
 
@@ -139,7 +139,7 @@ async def test_a_list_made_while_a_coordinator_changes_is_made_again(fake: FakeC
 
     setattr(fake, "answer", moving)  # noqa: B010 - for this fake only
     cluster = cluster_of(fake)
-    assert [row.group for row in await administration.list_groups(cluster)] == ["a"]
+    assert [row.group for row in await groups.list_groups(cluster)] == ["a"]
     await cluster.close()
 
 
@@ -156,7 +156,7 @@ async def test_a_description_has_members_and_every_partition(fake: FakeCluster) 
     group.join("m2", [share("t", 1)], target=[])
     group.commit(A, 4, "note")
     cluster, coordinators = parts_of(fake)
-    (found,) = await administration.describe_groups(
+    (found,) = await groups.describe_groups(
         cluster, coordinators, ["g"], now_ms=lambda: START_MS + 2_000
     )
     assert (found.group, found.state, found.group_epoch) == ("g", "reconciling", 5)
@@ -178,9 +178,7 @@ async def test_a_group_without_members_keeps_its_lag(fake: FakeCluster) -> None:
     fill(fake, 10)
     world.make("g").commit(A, 3)
     cluster, coordinators = parts_of(fake)
-    (found,) = await administration.describe_groups(
-        cluster, coordinators, ["g"], now_ms=lambda: START_MS
-    )
+    (found,) = await groups.describe_groups(cluster, coordinators, ["g"], now_ms=lambda: START_MS)
     assert (found.state, found.members) == ("empty", ())
     assert [(part.partition, part.lag) for part in found.partitions] == [(0, 7)]
     await cluster.close()
@@ -192,7 +190,7 @@ async def test_the_end_is_asked_for_after_what_is_committed(fake: FakeCluster) -
     fake.create("t", 1)
     world.make("g").commit(A, 0)
     cluster, coordinators = parts_of(fake)
-    await administration.describe_groups(cluster, coordinators, ["g"], now_ms=lambda: START_MS)
+    await groups.describe_groups(cluster, coordinators, ["g"], now_ms=lambda: START_MS)
     kinds = [type(message).__name__ for _, message in fake.requests]
     assert kinds.index("OffsetFetchRequest") < kinds.index("ListOffsetsRequest")
     await cluster.close()
@@ -205,9 +203,7 @@ async def test_all_groups_are_tried_and_an_unknown_one_is_named(fake: FakeCluste
     world.make("b", 2)
     cluster, coordinators = parts_of(fake)
     with pytest.raises(UnknownGroupError, match=r"'a'.*raftlog group list"):
-        await administration.describe_groups(
-            cluster, coordinators, ["a", "b"], now_ms=lambda: START_MS
-        )
+        await groups.describe_groups(cluster, coordinators, ["a", "b"], now_ms=lambda: START_MS)
     await cluster.close()
 
 
@@ -218,7 +214,7 @@ async def test_a_coordinator_that_cannot_be_reached_is_named(fake: FakeCluster) 
     cluster, coordinators = parts_of(fake)
     fake.kill(2)
     with pytest.raises(BrokerUnavailableError, match=r"broker 2 at broker-2:9100"):
-        await administration.group_offsets(coordinators, "g")
+        await groups.group_offsets(coordinators, "g")
     await cluster.close()
 
 
@@ -231,18 +227,18 @@ async def test_what_is_committed_reads_back(fake: FakeCluster) -> None:
     topic = fake.create("t", 2)
     cluster, coordinators = parts_of(fake)
     wanted = {B: OffsetAndMetadata(5, "note"), A: OffsetAndMetadata(7)}
-    await administration.commit_offsets(cluster, coordinators, "new", wanted)
+    await groups.commit_offsets(cluster, coordinators, "new", wanted)
     assert world.groups["new"].topic_ids == {"t": topic.id}
     (request,) = fake.asked(OffsetCommitRequest)
     assert (request.member_id, request.member_epoch) == ("", -1)
-    assert await administration.group_offsets(coordinators, "new") == {
+    assert await groups.group_offsets(coordinators, "new") == {
         A: OffsetAndMetadata(7, "", 3),
         B: OffsetAndMetadata(5, "note", 3),
     }
-    await administration.delete_offsets(coordinators, "new", [A])
-    assert list(await administration.group_offsets(coordinators, "new")) == [B]
+    await groups.delete_offsets(coordinators, "new", [A])
+    assert list(await groups.group_offsets(coordinators, "new")) == [B]
     with pytest.raises(UnknownGroupError, match="'old'"):
-        await administration.group_offsets(coordinators, "old")
+        await groups.group_offsets(coordinators, "old")
     await cluster.close()
 
 
@@ -252,7 +248,7 @@ async def test_a_commit_whose_answer_is_lost_is_made_again(fake: FakeCluster) ->
     fake.create("t", 1)
     fake.next(apis.OFFSET_COMMIT, do_and_vanish)
     cluster, coordinators = parts_of(fake)
-    await administration.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
+    await groups.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
     assert world.groups["g"].offsets[A].offset == 5
     assert len(fake.asked(OffsetCommitRequest)) == 2
     await cluster.close()
@@ -272,11 +268,11 @@ async def test_a_coordinator_that_has_not_heard_of_a_topic_yet_is_waited_for(
     fake.next(apis.OFFSET_COMMIT, answer_with(OffsetCommitResponse(partitions=parts)))
     cluster, coordinators = parts_of(fake)
     wanted = {A: OffsetAndMetadata(5), B: OffsetAndMetadata(6)}
-    await administration.commit_offsets(cluster, coordinators, "g", wanted)
+    await groups.commit_offsets(cluster, coordinators, "g", wanted)
     assert world.groups["g"].offsets[A].offset == 5
     first, second = fake.asked(OffsetCommitRequest)
     assert first == second
-    await administration.commit_offsets(cluster, coordinators, "g", {})
+    await groups.commit_offsets(cluster, coordinators, "g", {})
     await cluster.close()
 
 
@@ -297,7 +293,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_not_waited_for(fake: FakeClu
     cluster, coordinators = parts_of(fake)
     started = asyncio.get_running_loop().time()
     with pytest.raises(UnknownTopicError, match="group 'g': no topic 't'"):
-        await administration.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
+        await groups.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
     assert asyncio.get_running_loop().time() - started < 2
     await cluster.close()
 
@@ -318,7 +314,7 @@ async def test_a_group_in_use_is_left_alone(fake: FakeCluster, *, told_by: str) 
         group.join("m1", [share("t", 0)])
     cluster, coordinators = parts_of(fake)
     with pytest.raises(GroupNotEmptyError, match=r"'g' has members.*[Ss]top its consumers"):
-        await administration.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
+        await groups.commit_offsets(cluster, coordinators, "g", {A: OffsetAndMetadata(5)})
     assert not group.offsets
     await cluster.close()
 
@@ -333,9 +329,7 @@ async def test_only_partitions_that_there_are_are_committed(fake: FakeCluster) -
         (TopicPartition("t", 1), UnknownPartitionError),
     ):
         with pytest.raises(error):
-            await administration.commit_offsets(
-                cluster, coordinators, "g", {tp: OffsetAndMetadata(0)}
-            )
+            await groups.commit_offsets(cluster, coordinators, "g", {tp: OffsetAndMetadata(0)})
     assert not fake.asked(OffsetCommitRequest)
     await cluster.close()
 
@@ -347,10 +341,10 @@ async def test_the_range_of_a_partition_is_named(fake: FakeCluster) -> None:
     log.start = 5
     cluster = cluster_of(fake)
     for offset in (5, 10):
-        await administration.check_in_range(cluster, {A: OffsetAndMetadata(offset)})
+        await groups.check_in_range(cluster, {A: OffsetAndMetadata(offset)})
     for offset in (4, 11):
         with pytest.raises(OffsetOutOfRangeError, match=f"{offset}.*t:0.*5 to 10"):
-            await administration.check_in_range(cluster, {A: OffsetAndMetadata(offset)})
+            await groups.check_in_range(cluster, {A: OffsetAndMetadata(offset)})
     await cluster.close()
 
 
@@ -365,12 +359,12 @@ async def test_groups_are_deleted_unless_they_are_in_use(fake: FakeCluster) -> N
     world.groups["b"].join("m1", [share("t", 0)])
     cluster, coordinators = parts_of(fake)
     with pytest.raises(GroupNotEmptyError, match="'b' has members"):
-        await administration.delete_groups(coordinators, ["a", "b", "c"])
+        await groups.delete_groups(coordinators, ["a", "b", "c"])
     assert list(world.groups) == ["b"]
     with pytest.raises(UnknownGroupError, match="'a'"):
-        await administration.delete_groups(coordinators, ["a"])
+        await groups.delete_groups(coordinators, ["a"])
     with pytest.raises(GroupNotEmptyError, match="t:0 is read"):
-        await administration.delete_offsets(coordinators, "b", [A])
+        await groups.delete_offsets(coordinators, "b", [A])
     await cluster.close()
 
 
@@ -385,7 +379,7 @@ def test_many_groups_are_asked_about_some_at_a_time() -> None:
             at_once[0] -= 1
             return at_once[1]
 
-        await administration._all_of([str(number) for number in range(100)], work)
+        await groups._all_of([str(number) for number in range(100)], work)
         assert at_once == [0, 16]
 
     run(test)

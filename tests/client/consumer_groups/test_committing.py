@@ -18,11 +18,7 @@ from raftlog.errors import (
     UnknownPartitionError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.groups import (
-    CommittedPartition,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-)
+from raftlog.protocol.records import CommittedPartition, OffsetCommitRequest, OffsetCommitResponse
 from raftlog.protocol.schema import Failure
 from raftlog.types import OffsetAndMetadata, TopicPartition
 from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some, until

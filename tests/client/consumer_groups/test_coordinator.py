@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.consumer_groups.coordinator import Coordinator, Coordinators
+from raftlog.client.groups.coordinator import Coordinator, Coordinators
 from raftlog.errors import (
     BrokerUnavailableError,
     ConnectionLostError,
@@ -19,7 +19,7 @@ from raftlog.errors import (
     StaleMemberEpochError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.groups import (
+from raftlog.protocol.records import (
     CommittedPartition,
     CoordinatorInfo,
     DeletedGroup,

@@ -16,8 +16,8 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.groups import GroupHeartbeatRequest
-from raftlog.protocol.handshake import ApiVersionsRequest
+from raftlog.protocol.records import GroupHeartbeatRequest
+from raftlog.protocol.security import ApiVersionsRequest
 from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some, until
 from tests.client.consumer_groups.fake_coordinator import FakeCoordinator
 from tests.client.test_subscription import A

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raftlog.client.consumer_groups.lag import oldest_unread, partition_lags, subscribed
-from raftlog.client.group_descriptions import PartitionLag
+from raftlog.client.administration.groups import (
+    PartitionLag,
+    oldest_unread,
+    partition_lags,
+    subscribed,
+)
 from raftlog.errors import NotLeaderError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchRequest
-from raftlog.protocol.groups import FetchedOffset
+from raftlog.protocol.records import FetchedOffset, FetchRequest
 from raftlog.record.compaction import Rewriter, open_original
 from raftlog.types import TopicPartition
 from tests.client.samples import stored_batch

@@ -7,7 +7,7 @@ import pytest
 from raftlog.errors import (
     OffsetOutOfRangeError,
 )
-from raftlog.protocol.groups import GroupHeartbeatRequest
+from raftlog.protocol.records import GroupHeartbeatRequest
 from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some
 from tests.client.fake_topics import FakeLog
 from tests.client.test_fetcher import fill

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raftlog.client.consumer_groups.membership import Membership, Phase, shares
+from raftlog.client.groups.member import Membership, Phase, shares
 from raftlog.client.settings import GroupSettings
 from raftlog.consumer_groups import BUILT_IN, GroupShard, StateChange, TopicInfo
 from raftlog.consumer_groups import GroupSettings as CoordinatorSettings
@@ -21,7 +21,7 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownMemberError,
 )
-from raftlog.protocol.groups import (
+from raftlog.protocol.records import (
     AWAY_EPOCH,
     LEAVE_EPOCH,
     GroupHeartbeatRequest,

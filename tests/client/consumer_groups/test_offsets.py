@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.client.consumer_groups import offsets as offsets_module
-from raftlog.client.consumer_groups.coordinator import Coordinators
-from raftlog.client.consumer_groups.offsets import check_ends, check_offsets, fetch_offsets
+from raftlog.client.groups import coordinator
+from raftlog.client.groups.coordinator import Coordinators, check_ends, check_offsets, fetch_offsets
 from raftlog.errors import InvalidRequestError, UnknownTopicError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import ListOffsetsRequest
-from raftlog.protocol.groups import FetchedOffset, OffsetFetchRequest, OffsetFetchResponse
+from raftlog.protocol.records import (
+    FetchedOffset,
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from raftlog.protocol.schema import Failure
 from raftlog.types import OffsetAndMetadata, TopicPartition
 from tests.client.consumer_groups.fake_coordinator import FakeCoordinator
@@ -73,7 +76,7 @@ async def test_ends_are_looked_up_only_where_they_are_not_known(fake: FakeCluste
 def test_committed_offsets_come_in_as_many_requests_as_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(offsets_module, "_STEP", 2)
+    monkeypatch.setattr(coordinator, "_STEP", 2)
 
     async def test(fake: FakeCluster) -> None:
         fake.create("t", 5)

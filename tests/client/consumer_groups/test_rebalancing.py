@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.consumer_groups import member, membership, rebalancing
-from raftlog.client.consumer_groups.rebalancing import run_now
+from raftlog.client.groups import member
+from raftlog.client.groups.member import run_now
 from raftlog.errors import (
     ClosedError,
     FencedMemberError,
@@ -300,7 +300,7 @@ def test_ctrl_c_anywhere_in_a_rebalance_and_it_goes_on(kind: str) -> None:
             one._member.membership.fenced(FencedMemberError("old"), incarnation=1)
         await until(lambda: one._member is not None and one._member.membership.pending)
         work = partial(run_now, one._rebalancer.attend())
-        was_cut = interrupted(at, work, rebalancing, membership, member)
+        was_cut = interrupted(at, work, member, member, member)
         assert one._member.membership.lock.acquire(blocking=False), "the lock is free"
         one._member.membership.lock.release()
         await one.poll(100, 1)

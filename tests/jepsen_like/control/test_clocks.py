@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.clock import SystemClock
-from raftlog_jepsen.control import clocks
-from raftlog_jepsen.control.clocks import FakeClock
+from raftlog_jepsen.control import limits
+from raftlog_jepsen.control.limits import FakeClock
 
 # One line of both clocks for each line that comes in; then how long things take that wait.
 CHILD = """
@@ -38,8 +38,8 @@ for line in sys.stdin:
 
 @pytest.fixture
 def clock(tmp_path: Path) -> FakeClock:
-    if clocks.why_no_clocks():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
+    if limits.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {limits.why_no_clocks()}")
     return FakeClock(tmp_path, 1)
 
 
@@ -117,26 +117,26 @@ def test_a_look_is_that_of_a_new_process(clock: FakeClock) -> None:
     clock.set(5_000.0)
     before = SystemClock().wall_ms() / 1_000
     assert clock.read().wall_s >= before + 4_999.9
-    assert clocks.read({}).wall_s < before + 4_999.9
+    assert limits.read({}).wall_s < before + 4_999.9
 
 
 def test_where_the_library_is_missing_it_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(clocks, "LIBRARY_PLACES", (str(tmp_path),))
-    clocks.why_no_clocks.cache_clear()
+    monkeypatch.setattr(limits, "LIBRARY_PLACES", (str(tmp_path),))
+    limits.why_no_clocks.cache_clear()
     try:
-        assert clocks.why_no_clocks()
+        assert limits.why_no_clocks()
         with pytest.raises(OSError, match=r"Linux|faketime"):
             FakeClock(tmp_path, 1).environment()
     finally:
-        clocks.why_no_clocks.cache_clear()
+        limits.why_no_clocks.cache_clear()
 
 
 def test_the_base_of_a_process_is_read() -> None:
-    assert clocks.base_s(0) is None
+    assert limits.base_s(0) is None
     if Path("/proc/self/timens_offsets").exists():
-        assert clocks.base_s(os.getpid()) == pytest.approx(0.0)
+        assert limits.base_s(os.getpid()) == pytest.approx(0.0)
 
 
 @pytest.mark.integration
@@ -154,5 +154,5 @@ def test_the_base_of_a_time_namespace_is_read() -> None:
         if not process.stdout.readline():
             pytest.skip("not injected: no time namespaces here")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert [clocks.base_s(int(pid)) for pid in children] == [1_000.0]
+        assert [limits.base_s(int(pid)) for pid in children] == [1_000.0]
         process.stdin.close()

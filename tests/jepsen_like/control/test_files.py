@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from raftlog.storage.segment import LOG_SUFFIX
-from raftlog_jepsen.control import files
-from raftlog_jepsen.control.files import MODES, REGIONS, Mode, Place, Region
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.control.disks import MODES, REGIONS, Mode, Place, Region
 from tests.jepsen_like.nemesis.stores import BATCH_BYTES, make_data
 
 
@@ -21,14 +21,14 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def one(data_dir: Path, region: Region) -> Place:
-    return files.places(data_dir, region)[0]
+    return disks.places(data_dir, region)[0]
 
 
 # -- which there are
 
 
 def test_every_region_has_its_files(data_dir: Path) -> None:
-    counts = {region: len(files.places(data_dir, region)) for region in REGIONS}
+    counts = {region: len(disks.places(data_dir, region)) for region in REGIONS}
     assert counts == {
         "closed": 4,  # two in each of two partitions
         "active": 2,
@@ -41,44 +41,44 @@ def test_every_region_has_its_files(data_dir: Path) -> None:
         "catalog": 1,
     }
     assert not [
-        place for r in REGIONS for place in files.places(data_dir, r) if files.trouble(place)
+        place for r in REGIONS for place in disks.places(data_dir, r) if disks.trouble(place)
     ]
 
 
 def test_what_is_not_synced_is_no_place_to_harm(data_dir: Path) -> None:
     place = one(data_dir, "active")
     assert place.end == place.path.stat().st_size > place.indexed > 0
-    files.tear(place, Random(1))
+    disks.tear(place, Random(1))
     again = one(data_dir, "active")
     assert again.end == place.end < again.path.stat().st_size
-    assert not files.trouble(again), "torn bytes are no damage"
+    assert not disks.trouble(again), "torn bytes are no damage"
 
 
 def test_of_one_partition_only_its_own(data_dir: Path) -> None:
-    first, second = files.partitions(data_dir)
-    assert {place.path.parent for place in files.places(data_dir, "closed", partition=second)} == {
+    first, second = disks.partitions(data_dir)
+    assert {place.path.parent for place in disks.places(data_dir, "closed", partition=second)} == {
         second
     }
-    assert not files.places(data_dir, "journal", partition=first)
+    assert not disks.places(data_dir, "journal", partition=first)
 
 
 def test_copies_that_were_set_aside_are_told_and_not_harmed(data_dir: Path) -> None:
-    first, second = files.partitions(data_dir)
+    first, second = disks.partitions(data_dir)
     aside = first.rename(first.with_name("0.quarantine-1"))
-    assert files.quarantines(data_dir) == {aside}
-    assert files.partitions(data_dir) == [second]
+    assert disks.quarantines(data_dir) == {aside}
+    assert disks.partitions(data_dir) == [second]
 
 
 def test_an_empty_directory_has_nothing(tmp_path: Path) -> None:
-    assert files.partitions(tmp_path) == []
-    assert files.quarantines(tmp_path) == set()
-    assert files.log_ends(tmp_path) == {}
-    assert not [place for region in REGIONS for place in files.places(tmp_path, region)]
+    assert disks.partitions(tmp_path) == []
+    assert disks.quarantines(tmp_path) == set()
+    assert disks.log_ends(tmp_path) == {}
+    assert not [place for region in REGIONS for place in disks.places(tmp_path, region)]
 
 
 def test_the_ends_of_logs(data_dir: Path) -> None:
-    ends = files.log_ends(data_dir)
-    assert sorted(ends) == [str(p.relative_to(data_dir)) for p in files.partitions(data_dir)]
+    ends = disks.log_ends(data_dir)
+    assert sorted(ends) == [str(p.relative_to(data_dir)) for p in disks.partitions(data_dir)]
     assert {end for _, end in ends.values()} == {20}
 
 
@@ -90,7 +90,7 @@ def test_the_ends_of_logs(data_dir: Path) -> None:
 def test_what_is_corrupted_is_seen_to_be(data_dir: Path, region: Region, mode: Mode) -> None:
     place = one(data_dir, region)
     before = place.path.read_bytes()
-    change = files.corrupt(place, mode, Random(3), bits=2)
+    change = disks.corrupt(place, mode, Random(3), bits=2)
     after = place.path.read_bytes()
     assert len(after) == len(before)
     assert place.start <= change.position
@@ -101,11 +101,11 @@ def test_what_is_corrupted_is_seen_to_be(data_dir: Path, region: Region, mode: M
     assert after[change.position : end] == change.after
     assert before[end:] == after[end:]
     if region != "checkpoint":  # of which the other slot is good
-        assert files.trouble(place)
+        assert disks.trouble(place)
 
 
 def test_bits_are_flipped_one_by_one(data_dir: Path) -> None:
-    change = files.corrupt(one(data_dir, "closed"), "flip", Random(1), bits=1)
+    change = disks.corrupt(one(data_dir, "closed"), "flip", Random(1), bits=1)
     (before,), (after,) = change.before, change.after
     assert (before ^ after).bit_count() == 1
 
@@ -113,7 +113,7 @@ def test_bits_are_flipped_one_by_one(data_dir: Path) -> None:
 def test_zeros_over_zeros_are_a_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "zeros"
     path.write_bytes(bytes(100))
-    change = files.corrupt(Place(path, "closed", 0, 100), "zero", Random(1))
+    change = disks.corrupt(Place(path, "closed", 0, 100), "zero", Random(1))
     assert change.mode == "flip"
     assert any(path.read_bytes())
 
@@ -122,24 +122,24 @@ def test_zeros_over_zeros_are_a_flipped_bit(tmp_path: Path) -> None:
 def test_what_is_cut_off_is_seen_to_be(data_dir: Path, region: Region) -> None:
     place = one(data_dir, region)
     before = place.path.read_bytes()
-    change = files.cut(place, Random(5))
+    change = disks.cut(place, Random(5))
     assert place.path.read_bytes() + change.before == before
-    assert files.trouble(place)
+    assert disks.trouble(place)
 
 
 def test_an_old_file_in_the_place_of_a_new_one(data_dir: Path) -> None:
     place = one(data_dir, "active")
     new = place.path.read_bytes()
     old = new[: -(BATCH_BYTES + 200)]
-    change = files.put_back(place, old)
+    change = disks.put_back(place, old)
     assert place.path.read_bytes() == old
     assert (change.position, change.before) == (len(old), new[len(old) :])
-    assert files.trouble(place), "what was synced is missing"
+    assert disks.trouble(place), "what was synced is missing"
 
 
 def test_what_was_done_is_told(data_dir: Path) -> None:
     place = one(data_dir, "closed")
-    changed = files.corrupt(place, "flip", Random(1), bits=1).to_history()
+    changed = disks.corrupt(place, "flip", Random(1), bits=1).to_history()
     assert changed["file"].endswith(LOG_SUFFIX)
     assert changed["before"] != changed["after"]
     assert changed["is_indexed"]
@@ -151,10 +151,10 @@ def test_what_was_done_is_told(data_dir: Path) -> None:
 def test_a_directory_is_emptied_and_stays(data_dir: Path) -> None:
     (data_dir / "link").symlink_to(data_dir.parent)
     count = sum(path.is_file() and not path.is_symlink() for path in data_dir.rglob("*"))
-    assert files.empty(data_dir) == count + 1
+    assert disks.empty(data_dir) == count + 1
     assert list(data_dir.iterdir()) == []
     assert data_dir.parent.exists()
-    assert files.empty(data_dir / "none") == 0
+    assert disks.empty(data_dir / "none") == 0
 
 
 @pytest.mark.integration
@@ -162,15 +162,15 @@ def test_disks_are_exchanged(tmp_path: Path) -> None:
     one_dir, other_dir = tmp_path / "one", tmp_path / "other"
     make_data(one_dir, 1)
     make_data(other_dir, 2)
-    ids = [files.directory_id(one_dir), files.directory_id(other_dir)]
+    ids = [disks.directory_id(one_dir), disks.directory_id(other_dir)]
     assert "" not in ids
-    files.exchange(one_dir, other_dir, tmp_path / "aside")
-    assert [files.directory_id(other_dir), files.directory_id(one_dir)] == ids
+    disks.exchange(one_dir, other_dir, tmp_path / "aside")
+    assert [disks.directory_id(other_dir), disks.directory_id(one_dir)] == ids
     assert not (tmp_path / "aside").exists()
-    assert len(files.partitions(one_dir)) == 1
+    assert len(disks.partitions(one_dir)) == 1
 
 
 def test_a_directory_without_an_identity(data_dir: Path) -> None:
     (data_dir / "identity").write_text("nonsense")
-    assert files.directory_id(data_dir) == ""
-    assert files.directory_id(data_dir / "none") == ""
+    assert disks.directory_id(data_dir) == ""
+    assert disks.directory_id(data_dir / "none") == ""

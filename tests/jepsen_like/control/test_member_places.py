@@ -8,8 +8,7 @@ import socket
 import pytest
 
 from raftlog.config.address import Address
-from raftlog_jepsen.control.member_places import COUNT_MAX, MemberPlaces
-from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
+from raftlog_jepsen.control.namespaces import CONTROL, COUNT_MAX, MemberPlaces, Namespaces
 from tests.jepsen_like.places import in_its_own_network
 
 PORT = 9100

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.testing import wait_until
-from raftlog_jepsen.control import sandbox
+from raftlog_jepsen.control import namespaces
 from raftlog_jepsen.control.disks import LoopDisk, why_not
 
 ENTER = "import sys; from raftlog_jepsen.control import sandbox; sandbox.enter(sys.argv[1:])"
@@ -36,8 +36,8 @@ with Namespaces(2) as spaces, LoopDisk(Path(sys.argv[1]), "disk", 16 << 20) as d
 
 
 def popen(*command: str) -> subprocess.Popen[str]:
-    if sandbox.why_no_sandbox():
-        pytest.skip(f"no sandbox can be made here: {sandbox.why_no_sandbox()}")
+    if namespaces.why_no_sandbox():
+        pytest.skip(f"no sandbox can be made here: {namespaces.why_no_sandbox()}")
     return subprocess.Popen(
         [sys.executable, "-c", ENTER, *command],
         stdin=subprocess.PIPE,
@@ -103,13 +103,13 @@ def test_the_inside_knows_that_it_is_inside() -> None:
     # A mark that came from elsewhere is none.
     outside = subprocess.run(
         [sys.executable, "-c", look],
-        env={**os.environ, sandbox.MARK: "net:[1]"},
+        env={**os.environ, namespaces.MARK: "net:[1]"},
         capture_output=True,
         check=True,
         text=True,
     )
     assert outside.stdout == "False\n"
-    assert not sandbox.is_inside()
+    assert not namespaces.is_inside()
 
 
 @pytest.mark.integration
@@ -149,12 +149,12 @@ def test_nothing_is_left_when_the_run_is_killed(
 
 @pytest.mark.integration
 def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    why_not = sandbox.why_no_sandbox.__wrapped__
-    monkeypatch.setattr(sandbox, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
+    why_not = namespaces.why_no_sandbox.__wrapped__
+    monkeypatch.setattr(namespaces, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(sandbox, "COMMANDS", ("sh",))
+    monkeypatch.setattr(namespaces, "COMMANDS", ("sh",))
     assert why_not() == "cannot create namespaces: not permitted"
-    monkeypatch.setattr(sandbox, "COMMANDS", ("sh", "no-such-command"))
+    monkeypatch.setattr(namespaces, "COMMANDS", ("sh", "no-such-command"))
     assert why_not() == "no no-such-command"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert why_not() == "requires root, to create namespaces"

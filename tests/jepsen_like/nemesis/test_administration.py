@@ -10,12 +10,12 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import cluster
-from raftlog_jepsen.nemesis.administration import (
+from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.membership import (
     ADMINISTRATION_KINDS,
     SIDE_TOPIC,
     AdministrationNemesis,
 )
-from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.plan import Shape, TopicShape
 
 SHAPE = Shape(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raftlog_jepsen.control import files
-from raftlog_jepsen.nemesis.aftermath import Start, Words, poll, replace_disk, try_start
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.nemesis.base import Start, Words, poll, replace_disk, try_start
 from tests.jepsen_like.nemesis.stores import FakeLedger, fake_cluster
 
 
@@ -49,12 +49,12 @@ def test_a_traceback_is_no_sentence() -> None:
 def test_an_empty_disk_is_given_with_the_ledgers_consent(tmp_path: Path) -> None:
     cluster, ledger = fake_cluster(tmp_path), FakeLedger(["not now"])
     data_dir = cluster.hosts[2].data_dir
-    old = files.directory_id(data_dir)
+    old = disks.directory_id(data_dir)
     assert replace_disk(cluster, ledger, 2) == {"disk": "kept", "why": "not now"}
-    assert files.directory_id(data_dir) == old
+    assert disks.directory_id(data_dir) == old
     assert cluster.up() == {1, 3}
     assert replace_disk(cluster, ledger, 2)["disk"].startswith("replaced")
-    assert files.directory_id(data_dir) not in {"", old}
+    assert disks.directory_id(data_dir) not in {"", old}
     assert cluster.up() == {1, 2, 3}
     assert ledger.asked == [(2,), (2,)]
 

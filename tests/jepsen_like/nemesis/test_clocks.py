@@ -12,10 +12,10 @@ import pytest
 
 from raftlog.testing import wait_until
 from raftlog_jepsen.cluster import Needs
-from raftlog_jepsen.control import clocks
-from raftlog_jepsen.control.clocks import FakeClock
+from raftlog_jepsen.control import limits
+from raftlog_jepsen.control.limits import FakeClock
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.clocks import CLOCKS_KINDS, ClocksNemesis, logged_offset_s
+from raftlog_jepsen.nemesis.process import CLOCKS_KINDS, ClocksNemesis, logged_offset_s
 from tests.jepsen_like.nemesis.stores import FakeProcess, loaded, shape_of
 
 
@@ -35,8 +35,8 @@ class FakeCluster:
 
 
 def cluster_of(directory: Path, *, with_clocks: bool = True) -> FakeCluster:
-    if clocks.why_no_clocks():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
+    if limits.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {limits.why_no_clocks()}")
     hosts = {
         number: FakeHost(
             FakeProcess(directory / f"broker-{number}.log", running=False),
@@ -93,7 +93,7 @@ def test_a_clock_that_does_not_do_as_told_is_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path))
-    monkeypatch.setattr(FakeClock, "read", lambda self: clocks.read({}))
+    monkeypatch.setattr(FakeClock, "read", lambda self: limits.read({}))
     effect = nemesis.begin(jump(60.0))
     assert not effect.injected
     assert "do not have their offsets" in effect.seen["why"]
@@ -138,7 +138,7 @@ def test_bases_have_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     nemesis = ClocksNemesis(FakeCluster(tmp_path, hosts))
     fault = FaultPlan(kind="clock-bases", targets=(1, 2, 3))
     bases: dict[int, float | None] = {1: 0.0, 2: 1e5, 3: None}
-    monkeypatch.setattr(clocks, "base_s", lambda pid: bases[pid])
+    monkeypatch.setattr(limits, "base_s", lambda pid: bases[pid])
     assert nemesis.begin(fault).seen == {"base_s": {"1": 0.0, "2": 1e5, "3": None}}
     assert nemesis.end(fault).injected
     bases[2] = 0.0
@@ -160,8 +160,8 @@ def test_the_time_in_a_log_is_compared_with_that_of_its_writing(tmp_path: Path) 
 
 @pytest.mark.integration
 def test_brokers_whose_clocks_jump_and_flip_go_on(tmp_path: Path) -> None:
-    if clocks.why_no_clocks():
-        pytest.skip(f"not injected: clocks cannot be changed here: {clocks.why_no_clocks()}")
+    if limits.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {limits.why_no_clocks()}")
     with loaded(tmp_path, shape_of(3, 3, min_isr=2), Needs(fake_time=True)) as (running, load):
         nemesis = ClocksNemesis(running)
         assert nemesis.why_not("clock-jump") == ""

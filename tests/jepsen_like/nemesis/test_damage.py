@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from raftlog_jepsen.control import files
-from raftlog_jepsen.control.files import REGIONS
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.control.disks import REGIONS
 from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.nemesis.damage import DAMAGE_KINDS, OFTEN, REBUILT, DamageNemesis
 from tests.jepsen_like.nemesis.stores import (
@@ -78,7 +78,7 @@ def test_every_region_is_drawn_and_a_helix_of_segments_only(tmp_path: Path) -> N
 def test_a_journal_is_refused_and_the_disk_replaced(tmp_path: Path) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path)
     fault = fault_of("corrupt", "journal", 2)
-    old = files.directory_id(cluster.hosts[2].data_dir)
+    old = disks.directory_id(cluster.hosts[2].data_dir)
     effect = nemesis.begin(fault)
     assert effect.injected
     assert effect.seen["changed"]["2"]["region"] == "journal"
@@ -90,7 +90,7 @@ def test_a_journal_is_refused_and_the_disk_replaced(tmp_path: Path) -> None:
     assert seen["in_a_sentence"]
     assert seen["disk"].startswith("replaced")
     assert cluster.up() == {1, 2, 3}
-    assert files.directory_id(cluster.hosts[2].data_dir) not in {"", old}
+    assert disks.directory_id(cluster.hosts[2].data_dir) not in {"", old}
     assert ledger.failed == set()
 
 

@@ -10,7 +10,7 @@ import pytest
 from raftlog.testing import wait_until
 from raftlog_jepsen.nemesis.base import FaultPlan
 from raftlog_jepsen.nemesis.disks import DISKS_KINDS, DisksNemesis
-from raftlog_jepsen.nemesis.power import NO_DISKS
+from raftlog_jepsen.nemesis.process import NO_DISKS
 from tests.integration.load import PATIENCE_S, TOPIC
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of
 

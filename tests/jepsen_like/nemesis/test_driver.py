@@ -14,9 +14,8 @@ import pytest
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing.history.entries import Fault, Note, Recorder, read
 from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, not_injected
-from raftlog_jepsen.nemesis.driver import Driver
+from raftlog_jepsen.nemesis.driver import Driver, Step
 from raftlog_jepsen.plan import Shape
-from raftlog_jepsen.schedule import Step
 
 
 @dataclass

@@ -14,16 +14,15 @@ from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
 from raftlog.failpoints import SITES, hits_path
 from raftlog.failpoints.rules import parse
-from raftlog.testing.failpoints import FailpointSwitch
+from raftlog.testing.cluster import FailpointSwitch
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
-from raftlog_jepsen.nemesis.base import FaultPlan
+from raftlog_jepsen.nemesis.base import FaultBudget, FaultPlan
 from raftlog_jepsen.nemesis.failpoints import (
     KINDS,
     FailpointsNemesis,
     environment,
     failpoint_file,
 )
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget
 from raftlog_jepsen.status import ClusterStatus
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 from tests.jepsen_like.nemesis.harmed import FakeLedger, shape_of

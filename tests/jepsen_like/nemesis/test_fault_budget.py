@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.types import TopicPartition
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget, availability, why_not_lose
+from raftlog_jepsen.nemesis.base import FaultBudget, availability, why_not_lose
 from raftlog_jepsen.plan import Shape, TopicShape
 from raftlog_jepsen.status import ClusterStatus, PartitionStatus
 

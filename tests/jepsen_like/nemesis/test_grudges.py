@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog_jepsen.nemesis import grudges
-from raftlog_jepsen.nemesis.grudges import CLIENTS, LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pairs
+from raftlog_jepsen.nemesis import network
+from raftlog_jepsen.nemesis.network import CLIENTS, LED, LED_ONE_WAY, ONE_WAY, SHAPES, Pairs
 from raftlog_jepsen.plan import Shape, TopicShape
 
 orders = st.integers(2, 9).flatmap(lambda count: st.permutations(range(1, count + 1)))
@@ -61,25 +61,25 @@ def test_shapes_of_one_direction_leave_the_other(name: str, order: list[int]) ->
 @given(order=orders)
 def test_some_leave_a_majority(order: list[int]) -> None:
     majority = len(order) // 2 + 1
-    for cut in (grudges.halves(order), grudges.minority_third(order) if len(order) > 2 else None):
+    for cut in (network.halves(order), network.minority_third(order) if len(order) > 2 else None):
         if cut is not None:
-            inside = grudges.core(order, cut)
+            inside = network.core(order, cut)
             assert len(inside) >= majority
             outside = set(order) - inside
-            assert cut == grudges.apart(outside, inside)
+            assert cut == network.apart(outside, inside)
 
 
 @given(order=orders)
 def test_who_is_alone(order: list[int]) -> None:
-    cut = grudges.one(order)
+    cut = network.one(order)
     assert reached(order, cut, order[0]) == {order[0]}
     assert all(reached(order, cut, other) == set(order[1:]) for other in order[1:])
-    assert all(reached(order, grudges.splinters(order), other) == {other} for other in order)
+    assert all(reached(order, network.splinters(order), other) == {other} for other in order)
 
 
 @given(order=orders)
 def test_in_a_ring_each_hears_its_own_majority(order: list[int]) -> None:
-    cut = grudges.majorities_ring(order)
+    cut = network.majorities_ring(order)
     views = [heard(order, cut, broker) for broker in order]
     assert all(len(view) == len(order) // 2 + 1 for view in views)
     assert all(broker in view for broker, view in zip(order, views, strict=True))
@@ -90,7 +90,7 @@ def test_in_a_ring_each_hears_its_own_majority(order: list[int]) -> None:
 
 @given(order=orders)
 def test_a_bridge_is_all_that_joins_two_halves(order: list[int]) -> None:
-    cut = grudges.bridge(order)
+    cut = network.bridge(order)
     assert reached(order, cut, order[-1]) == set(order)
     half = (len(order) - 1) // 2
     for broker in order[:half]:
@@ -101,32 +101,32 @@ def test_a_bridge_is_all_that_joins_two_halves(order: list[int]) -> None:
 
 @given(order=orders)
 def test_with_quorum_loss_one_reaches_a_majority(order: list[int]) -> None:
-    cut = grudges.quorum_loss(order)
+    cut = network.quorum_loss(order)
     assert reached(order, cut, order[-1]) == set(order)
     assert all(reached(order, cut, other) == {other, order[-1]} for other in order[:-1])
 
 
 def test_constrained_is_as_in_the_paper() -> None:
-    cut = grudges.constrained(FIVE)
+    cut = network.constrained(FIVE)
     assert reached(FIVE, cut, 3) == {3}
     assert reached(FIVE, cut, 4) == {1, 5, 2, 4}
     assert [reached(FIVE, cut, other) for other in (1, 5, 2)] == [{1, 4}, {5, 4}, {2, 4}]
 
 
 def test_a_chain_is_as_in_the_paper() -> None:
-    cut = grudges.chained(FIVE)
+    cut = network.chained(FIVE)
     views = [reached(FIVE, cut, broker) for broker in FIVE]
     assert views == [{3, 1}, {3, 1, 5}, {1, 5, 2}, {5, 2, 4}, {2, 4}]
 
 
 def test_one_way_shapes() -> None:
     three = (2, 1, 3)
-    assert grudges.mute(three) == {(2, 1), (2, 3)}
-    assert grudges.deafened(three) == {(1, 2), (3, 2)}
-    assert grudges.mute_to_one(three) == {(2, 1)}
-    assert grudges.minority_mute(FIVE) == {(a, b) for a in (3, 1) for b in (5, 2, 4)}
-    assert grudges.circle(three) == {(2, 1), (1, 3), (3, 2)}
-    assert grudges.circle([1]) == frozenset()
+    assert network.mute(three) == {(2, 1), (2, 3)}
+    assert network.deafened(three) == {(1, 2), (3, 2)}
+    assert network.mute_to_one(three) == {(2, 1)}
+    assert network.minority_mute(FIVE) == {(a, b) for a in (3, 1) for b in (5, 2, 4)}
+    assert network.circle(three) == {(2, 1), (1, 3), (3, 2)}
+    assert network.circle([1]) == frozenset()
 
 
 def test_shapes_around_a_leader() -> None:
@@ -148,11 +148,11 @@ def test_the_core_is_a_majority_that_is_whole(order: list[int], seed: object) ->
     everybody = [CLIENTS, *order]
     pairs = [(a, b) for a in everybody for b in everybody if a != b]
     cut = frozenset(seed.sample(pairs, len(pairs) // 4))  # type: ignore[attr-defined]
-    inside = grudges.core(order, cut)
+    inside = network.core(order, cut)
     if inside:
         assert 2 * len(inside) > len(order)
-        assert not cut & grudges.apart([*inside, CLIENTS], [*inside, CLIENTS])
-    without_clients = grudges.core(order, cut | grudges.apart([CLIENTS], order))
+        assert not cut & network.apart([*inside, CLIENTS], [*inside, CLIENTS])
+    without_clients = network.core(order, cut | network.apart([CLIENTS], order))
     assert not without_clients
 
 
@@ -177,18 +177,18 @@ def test_the_core_is_a_majority_that_is_whole(order: list[int], seed: object) ->
 )
 def test_what_may_be_expected(brokers: int, name: str, expected: str) -> None:
     plan = shape(brokers)
-    assert grudges.expects(plan, SHAPES[name](plan.broker_ids)) == expected
+    assert network.expects(plan, SHAPES[name](plan.broker_ids)) == expected
 
 
 def test_clients_away_from_who_may_lead_is_an_outage() -> None:
     plan = shape(3)
-    assert grudges.expects(plan, grudges.clients_away((1, 2, 3), 1, ())) == "outage"
-    both = grudges.one((1, 2, 3)) | grudges.apart([CLIENTS], [1])
-    assert grudges.expects(plan, both) == "available", "another leads soon, whom clients reach"
-    assert grudges.expects(plan, grudges.apart([CLIENTS], [1, 2, 3])) == "outage"
+    assert network.expects(plan, network.clients_away((1, 2, 3), 1, ())) == "outage"
+    both = network.one((1, 2, 3)) | network.apart([CLIENTS], [1])
+    assert network.expects(plan, both) == "available", "another leads soon, whom clients reach"
+    assert network.expects(plan, network.apart([CLIENTS], [1, 2, 3])) == "outage"
 
 
 def test_a_full_isr_that_is_asked_for_cannot_do_without_one() -> None:
-    split = grudges.bridge((1, 2, 3))
-    assert grudges.expects(shape(3, min_isr=2), split) == "available"
-    assert grudges.expects(shape(3, min_isr=3), split) == "outage"
+    split = network.bridge((1, 2, 3))
+    assert network.expects(shape(3, min_isr=2), split) == "available"
+    assert network.expects(shape(3, min_isr=3), split) == "outage"

@@ -12,12 +12,11 @@ from random import Random
 import pytest
 
 from raftlog.config.address import Address
-from raftlog.protocol.frame import FRAME, LENGTH_MIN, MAGIC
+from raftlog.protocol.connection import FRAME, LENGTH_MIN, MAGIC
 from raftlog.testing.cluster import wait_until
-from raftlog.testing.relays import RelayLinks
-from raftlog.testing.toxics import BACKWARD, Hold
+from raftlog.testing.relays import BACKWARD, Hold, RelayLinks
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.links import DRAWS, LINKS_KINDS, LinksNemesis
+from raftlog_jepsen.nemesis.network import DRAWS, LINKS_KINDS, LinksNemesis
 from raftlog_jepsen.net import Net, NoNet, RelayNet
 from raftlog_jepsen.plan import Shape, TopicShape
 
@@ -145,7 +144,7 @@ def test_what_a_toxic_does_is_seen(
 def test_where_nothing_passes_nothing_is_harmed(
     nemesis: LinksNemesis, links: RelayLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog_jepsen.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog_jepsen.nemesis.network.EFFECT_TIMEOUT_S", 0.0)
     with contextlib.closing(Traffic(links)):
         for plan in EACH:
             elsewhere = FaultPlan(kind=plan.kind, args={**plan.args, "pairs": [[1, 3], [0, 1]]})
@@ -184,7 +183,7 @@ def test_a_reset_of_what_is_open_is_over_at_once(nemesis: LinksNemesis, links: R
 def test_healing_takes_all_toxics_away_but_no_netsplit(
     nemesis: LinksNemesis, links: RelayLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog_jepsen.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog_jepsen.nemesis.network.EFFECT_TIMEOUT_S", 0.0)
     links.set((2, 3), Hold())
     for plan in EACH:
         nemesis.begin(plan)
@@ -198,7 +197,7 @@ def test_healing_takes_all_toxics_away_but_no_netsplit(
 def test_what_is_drawn_can_be_done(
     nemesis: LinksNemesis, links: RelayLinks, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog_jepsen.nemesis.links.EFFECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("raftlog_jepsen.nemesis.network.EFFECT_TIMEOUT_S", 0.0)
     random, again = Random(3), Random(3)
     sizes = set()
     for _ in range(100):

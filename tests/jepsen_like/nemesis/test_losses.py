@@ -11,9 +11,8 @@ import pytest
 from raftlog import Admin
 from raftlog.disk import OsDisk
 from raftlog.storage.checkpoint import CheckpointFile
-from raftlog_jepsen.control import files
-from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.nemesis.base import FaultBudget, FaultPlan
 from raftlog_jepsen.nemesis.losses import LOSSES_KINDS, LossesNemesis
 from tests.integration.load import TOPIC
 from tests.jepsen_like.nemesis.stores import (
@@ -47,7 +46,7 @@ def nemesis_of(
 
 
 def ids(cluster: FakeCluster) -> dict[int, str]:
-    return {number: files.directory_id(host.data_dir) for number, host in cluster.hosts.items()}
+    return {number: disks.directory_id(host.data_dir) for number, host in cluster.hosts.items()}
 
 
 # -- drawing

@@ -11,10 +11,9 @@ import pytest
 from raftlog.testing.relays import RelayLinks
 from raftlog.types import LeaderEpoch, TopicPartition
 from raftlog_jepsen.control.namespaces import CONTROL, Namespaces
-from raftlog_jepsen.nemesis import grudges
+from raftlog_jepsen.nemesis import network
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.grudges import CLIENTS, Pair
-from raftlog_jepsen.nemesis.network import NETWORK_KINDS, SWIZZLE, NetworkNemesis
+from raftlog_jepsen.nemesis.network import CLIENTS, NETWORK_KINDS, SWIZZLE, NetworkNemesis, Pair
 from raftlog_jepsen.net import Backend, NamespaceNet, Net, NoNet
 from raftlog_jepsen.plan import Shape, TopicShape
 from raftlog_jepsen.status import ClusterStatus, PartitionStatus
@@ -122,16 +121,16 @@ def test_the_same_chance_draws_the_same(kind: str) -> None:
 
 def test_every_shape_is_drawn() -> None:
     named = {plan.args["shape"] for plan in draws("partition")}
-    assert named == {*grudges.SHAPES, *grudges.LED, SWIZZLE}
+    assert named == {*network.SHAPES, *network.LED, SWIZZLE}
     named = {plan.args["shape"] for plan in draws("one-way")}
-    assert named == {*grudges.ONE_WAY, *grudges.LED_ONE_WAY}
+    assert named == {*network.ONE_WAY, *network.LED_ONE_WAY}
 
 
 def test_what_is_expected_goes_with_what_is_cut() -> None:
     for plan in draws("partition"):
         if "cut" in plan.args:
             cut = frozenset((a, b) for a, b in plan.args["cut"])
-            inside = grudges.core(THREE.broker_ids, cut)
+            inside = network.core(THREE.broker_ids, cut)
             assert inside or plan.expects == "outage"
             assert not inside & set(plan.targets)
     seen = {plan.args["shape"]: plan.expects for plan in draws("partition")}
@@ -151,7 +150,7 @@ def test_the_leader_is_who_leads_when_it_begins() -> None:
     effect = nemesis.begin(plan)
     assert effect.injected
     assert effect.targets == (2,)
-    assert net.gone == grudges.apart([2], [1, 3])
+    assert net.gone == network.apart([2], [1, 3])
     nemesis.end(plan)
     isr = FaultPlan(kind="partition", args={"shape": "isr-only", "topic": "t", "partition": 1})
     nemesis.begin(isr)
@@ -203,7 +202,7 @@ def test_swizzle_clog_goes_step_by_step() -> None:
     nemesis = NetworkNemesis(FakeCluster(net))
     plan = FaultPlan(kind="partition", args={"clogs": [3, 1], "back": [1, 3]}, targets=(1, 3))
     assert nemesis.begin(plan).injected
-    three, one = grudges.apart([3], [CLIENTS, 1, 2]), grudges.apart([1], [CLIENTS, 2, 3])
+    three, one = network.apart([3], [CLIENTS, 1, 2]), network.apart([1], [CLIENTS, 2, 3])
     assert net.steps == [("cut", three), ("cut", one)]
     net.steps.clear()
     assert nemesis.end(plan).injected
@@ -272,8 +271,8 @@ def test_cables_and_bridges_cut_the_same(
         net = NamespaceNet(spaces, {})
         nemesis = NetworkNemesis(FakeCluster(net))
         order = [3, 1, 2]
-        cut = grudges.SHAPES[shape](order) | (
-            grudges.apart([CLIENTS], [3]) if clients else frozenset()
+        cut = network.SHAPES[shape](order) | (
+            network.apart([CLIENTS], [3]) if clients else frozenset()
         )
         plan = fault(*sorted(cut), shape=shape, order=order, clients=clients, device=True)
         effect = nemesis.begin(plan)

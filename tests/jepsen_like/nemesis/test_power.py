@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.power import NO_DISKS, POWER_KINDS, PowerNemesis, expectation
+from raftlog_jepsen.nemesis.process import NO_DISKS, POWER_KINDS, PowerNemesis, expectation
 from tests.jepsen_like.nemesis.harmed import FakeCluster, FakeDisk, FakeLedger, loaded, shape_of
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from raftlog_jepsen.cluster import Needs
-from raftlog_jepsen.nemesis.registry import GROUPS, HOMES, KINDS, Home, expand, make, needs_of
+from raftlog_jepsen.nemesis.driver import GROUPS, HOMES, KINDS, Home, expand, make, needs_of
 
 
 class Nothing:

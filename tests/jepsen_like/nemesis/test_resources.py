@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from raftlog.testing.probes import answers
+from raftlog.testing.cluster import answers
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
 from raftlog_jepsen.control import limits
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.resources import MIB, RESOURCES_KINDS, ResourcesNemesis
+from raftlog_jepsen.nemesis.process import MIB, RESOURCES_KINDS, ResourcesNemesis
 from tests.jepsen_like.nemesis.stores import fake_cluster, shape_of
 
 

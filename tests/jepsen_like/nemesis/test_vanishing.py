@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from raftlog_jepsen.control import files
-from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.fault_budget import FaultBudget
+from raftlog_jepsen.control import disks
+from raftlog_jepsen.nemesis.base import FaultBudget, FaultPlan
 from raftlog_jepsen.nemesis.vanishing import RECORD, SEGMENT, WAYS, VanishNemesis
 from tests.jepsen_like.nemesis.stores import (
     FakeCluster,
@@ -52,7 +51,7 @@ def test_the_same_chance_draws_the_same_fault(tmp_path: Path) -> None:
 def test_files_of_a_broker_that_is_down_vanish(tmp_path: Path, what: str) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path)
     data_dir = cluster.hosts[2].data_dir
-    (before,) = files.partitions(data_dir)
+    (before,) = disks.partitions(data_dir)
     plan = vanish(what)
     effect = nemesis.begin(plan)
     assert (effect.injected, effect.targets) == (True, (2,))
@@ -71,14 +70,14 @@ def test_files_of_a_broker_that_is_down_vanish(tmp_path: Path, what: str) -> Non
 def test_what_the_ledger_forbids_is_not_done(tmp_path: Path, answers: tuple[str, ...]) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path, *answers)
     assert not nemesis.begin(vanish("topics", count=2)).injected
-    assert all(files.partitions(host.data_dir) for host in cluster.hosts.values())
+    assert all(disks.partitions(host.data_dir) for host in cluster.hosts.values())
     assert cluster.up() == {1, 2, 3}
     assert not ledger.failed
 
 
 def test_nothing_vanishes_where_nothing_is_or_a_broker_is_down(tmp_path: Path) -> None:
     nemesis, cluster, ledger = nemesis_of(tmp_path)
-    files.remove(cluster.hosts[2].data_dir / "topics")
+    disks.remove(cluster.hosts[2].data_dir / "topics")
     assert not nemesis.begin(vanish("topics")).injected
     assert cluster.up() == {1, 2, 3}
     cluster.kill([2])

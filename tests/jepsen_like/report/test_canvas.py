@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog_jepsen.report import canvas
-from raftlog_jepsen.report.canvas import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins
+from raftlog_jepsen.report import pictures
 from raftlog_jepsen.report.digest import digest
-from raftlog_jepsen.report.markup import node
+from raftlog_jepsen.report.pictures import BINS_MAX, LEFT, RIGHT, Sheet, Window, bins, node
 from tests.jepsen_like.report.histories import append, start
 
 
@@ -43,7 +42,7 @@ def test_bins_lose_nothing() -> None:
     "largest", [0.0, 0.3, 1.0, 7.0, 40.0, 58.0, 100.0, 999.0, 1_000.0, 123_456.0]
 )
 def test_a_scale_holds_its_largest_value_in_a_few_round_steps(largest: float) -> None:
-    top, step = canvas.scale_of(largest)
+    top, step = pictures.scale_of(largest)
     assert top >= largest
     assert 1 <= round(top / step) <= 5
     assert top == pytest.approx(round(top / step) * step)
@@ -54,7 +53,7 @@ def test_a_scale_holds_its_largest_value_in_a_few_round_steps(largest: float) ->
     [(30, 60, "30 s"), (90, 600, "1:30"), (3_700, 20_000, "1:01:40")],
 )
 def test_ticks_say_their_unit_or_look_like_a_clock(at_s: int, length_s: float, text: str) -> None:
-    assert canvas.tick(at_s, length_s) == text
+    assert pictures.tick(at_s, length_s) == text
 
 
 @pytest.mark.parametrize("length_s", [1.0, 60.0, 3_599.0, 86_400.0, 604_800.0])
@@ -85,7 +84,7 @@ def test_an_outage_is_shaded_behind_everything_and_is_never_invisible() -> None:
 
 
 def test_every_colour_has_a_pair_for_light_and_dark() -> None:
-    style = canvas.style()
-    for name, (light, dark) in canvas.COLOURS.items():
+    style = pictures.style()
+    for name, (light, dark) in pictures.COLOURS.items():
         assert f"--{name}: {light};" in style
         assert f"--{name}: {dark};" in style

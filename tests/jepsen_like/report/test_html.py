@@ -13,7 +13,7 @@ import pytest
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
 from raftlog.testing.history.entries import AnyEntry, Note, Recorder
-from raftlog_jepsen.report import markup
+from raftlog_jepsen.report import pictures as markup
 from raftlog_jepsen.report.html import MARKS, write_report
 from tests.jepsen_like.report import histories
 from tests.jepsen_like.report.histories import HOSTILE, append, at, fault, sorted_by_time, start

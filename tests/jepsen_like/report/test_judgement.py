@@ -8,8 +8,8 @@ import pytest
 
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
-from raftlog_jepsen.report import judgement
-from raftlog_jepsen.report.judgement import judgement_of
+from raftlog_jepsen.report import html
+from raftlog_jepsen.report.html import judgement_of
 
 NS = 1_000_000_000
 
@@ -35,7 +35,7 @@ def test_what_was_found_is_told_with_evidence() -> None:
 
 
 def test_several_kinds_are_all_named() -> None:
-    told = judgement.sentence(verdict("invalid", {"MOVED": 3, "GAP": 1_000}))
+    told = html.sentence(verdict("invalid", {"MOVED": 3, "GAP": 1_000}))
     assert told == "2 kinds of anomaly were found: MOVED (3), GAP (1,000)."
 
 
@@ -47,9 +47,9 @@ def test_what_was_not_judged_is_no_zero() -> None:
 
 
 def test_unknown_says_why() -> None:
-    told = judgement.sentence(verdict("unknown", troubles=("it broke", "it burnt", "it sank")))
+    told = html.sentence(verdict("unknown", troubles=("it broke", "it burnt", "it sank")))
     assert told.endswith("anomalies are possible: it broke (and 2 more)")
-    assert "reports no reason" in judgement.sentence(verdict("unknown"))
+    assert "reports no reason" in html.sentence(verdict("unknown"))
 
 
 def test_outages_are_times_of_the_report() -> None:
@@ -92,4 +92,4 @@ def test_evidence_is_bounded() -> None:
     anomaly = Anomaly("GAP", "x", {"offsets": list(range(100_000))})
     judged = judgement_of(verdict("invalid", {"GAP": 1}, anomalies=(anomaly,)), 0)
     (gap,) = [a for a in judged.anomalies if a.count]
-    assert len(gap.evidence[0]) < 2 * judgement.EVIDENCE_CHARS_MAX
+    assert len(gap.evidence[0]) < 2 * html.EVIDENCE_CHARS_MAX

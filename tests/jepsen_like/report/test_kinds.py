@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from raftlog_jepsen.cluster import ClusterUnderTest
-from raftlog_jepsen.nemesis import registry
+from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.report import kinds
 from raftlog_jepsen.report.kinds import kinds_here
 
 
 def test_every_kind_has_a_sentence() -> None:
     found = kinds_here(without_root=True)
-    assert [kind.name for kind in found] == list(registry.KINDS)
+    assert [kind.name for kind in found] == list(driver.KINDS)
     assert all(kind.description[-1] == "." for kind in found)
 
 
@@ -32,7 +32,7 @@ def test_what_the_machine_lacks_is_found_one_by_one(monkeypatch: pytest.MonkeyPa
             raise OSError("no libfaketime")
         made(self, shape, needs, *others, **named)
 
-    monkeypatch.setattr(kinds, "NEED_ROOT", registry.needs_of(registry.KINDS) - {"fake_time"})
+    monkeypatch.setattr(kinds, "NEED_ROOT", driver.needs_of(driver.KINDS) - {"fake_time"})
     monkeypatch.setattr(ClusterUnderTest, "__init__", lacking)
     why = {kind.name: kind.why_not for kind in kinds_here(without_root=True)}
     assert "faketime" in why["clock-jump"]

@@ -9,11 +9,10 @@ import pytest
 
 from raftlog.testing.checker.judge import judge
 from raftlog.testing.history.entries import Member
-from raftlog_jepsen.report import html, markup
-from raftlog_jepsen.report.canvas import LEFT, RIGHT
+from raftlog_jepsen.report import html, pictures
 from raftlog_jepsen.report.digest import digest
-from raftlog_jepsen.report.judgement import judgement_of
-from raftlog_jepsen.report.owners import ROWS_MAX, ownership
+from raftlog_jepsen.report.html import judgement_of
+from raftlog_jepsen.report.pictures import LEFT, RIGHT, ROWS_MAX, ownership
 from tests.jepsen_like.report.histories import at, fault, sorted_by_time, start
 from tests.testing.checker import synthetic
 
@@ -28,7 +27,7 @@ def member(when: float, what: str, name: str = "g/m1.1", *partitions: str, **how
 def drawn(*members: Member, faults: tuple[Any, ...] = ()) -> Element:
     picture = ownership(digest(sorted_by_time([start(), start(100)], list(members), *faults)))
     assert picture is not None
-    fromstring(markup.serialise(picture))  # well-formed
+    fromstring(pictures.serialise(picture))  # well-formed
     return picture
 
 

@@ -6,9 +6,9 @@ import re
 from xml.etree.ElementTree import Element, fromstring
 
 from raftlog.testing.history.entries import AnyEntry
-from raftlog_jepsen.report import markup, plots
-from raftlog_jepsen.report.canvas import Window
+from raftlog_jepsen.report import pictures
 from raftlog_jepsen.report.digest import digest
+from raftlog_jepsen.report.pictures import Window
 from tests.jepsen_like.report.histories import append, start
 
 
@@ -20,7 +20,7 @@ def history() -> list[AnyEntry]:
 
 
 def titles(picture: Element) -> list[str]:
-    fromstring(markup.serialise(picture))
+    fromstring(pictures.serialise(picture))
     return [title.text or "" for title in picture.iter("title")]
 
 
@@ -31,17 +31,17 @@ def heights(picture: Element, number: int) -> list[float]:
 
 
 def test_throughput_tells_records_per_second() -> None:
-    picture = plots.throughput(digest(history()), ())
+    picture = pictures.throughput(digest(history()), ())
     assert "0.0 s to 1.0 s: 100 records acknowledged, 0 read" in titles(picture)
     assert "5.0 s to 6.0 s: 0 records acknowledged, 0 read" in titles(picture)
     points = heights(picture, 0)
-    assert points[0] == plots.TOP
-    assert points[5] == plots.BOTTOM
+    assert points[0] == pictures.TOP
+    assert points[5] == pictures.BOTTOM
     assert "100 at most" in (picture.findtext("desc") or "")
 
 
 def test_latency_rises_with_the_time_and_breaks_where_there_is_none() -> None:
-    picture = plots.latency(digest(history()), ())
+    picture = pictures.latency(digest(history()), ())
     longest = heights(picture, 0)
     assert longest == sorted(longest, reverse=True)
     assert len(longest) == 9
@@ -53,23 +53,23 @@ def test_latency_rises_with_the_time_and_breaks_where_there_is_none() -> None:
 
 
 def test_latency_has_a_logarithmic_scale_with_units() -> None:
-    texts = [t.text for t in plots.latency(digest(history()), ()).findall("text")]
+    texts = [t.text for t in pictures.latency(digest(history()), ()).findall("text")]
     assert {"10 ms", "100 ms"} <= set(texts)
 
 
 def test_what_became_unknown_is_marked_apart() -> None:
     entries = [*history(), *append(10, 30, 5_000, 1, "info")]
-    picture = plots.latency(digest(entries), ())
+    picture = pictures.latency(digest(entries), ())
     assert any("info after 30" in title or "info after 29" in title for title in titles(picture))
     assert "info: half took at most that long" in [t.text for t in picture.findall("text")]
 
 
 def test_outages_are_shaded_in_both() -> None:
     windows = (Window(5, 6, "nothing"),)
-    for draw in (plots.throughput, plots.latency):
+    for draw in (pictures.throughput, pictures.latency):
         assert "nothing" in titles(draw(digest(history()), windows))
 
 
 def test_nothing_at_all_can_be_drawn() -> None:
-    for draw in (plots.throughput, plots.latency):
+    for draw in (pictures.throughput, pictures.latency):
         titles(draw(digest([]), ()))

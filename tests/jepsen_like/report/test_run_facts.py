@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog_jepsen.report import run_facts
+from raftlog_jepsen.report import html
 from raftlog_jepsen.report.digest import Digest, digest
 from tests.jepsen_like.report.histories import PLAN, start
 
@@ -16,7 +16,7 @@ def of(plan: dict[str, Any]) -> Digest:
 
 
 def test_the_plan_and_the_machine_are_told() -> None:
-    facts = dict(run_facts.rows(of(PLAN)))
+    facts = dict(html.rows(of(PLAN)))
     assert facts["seed"] == "42"
     assert facts["workload"] == "append"
     assert facts["clients"] == "3 producers, 2 consumers"
@@ -30,20 +30,18 @@ def test_the_plan_and_the_machine_are_told() -> None:
 
 
 def test_the_run_can_be_made_again() -> None:
-    assert run_facts.again_command(of(PLAN)) == (
+    assert html.again_command(of(PLAN)) == (
         "raftlog chaos run --seed 42 --workload append --nemesis kill,partition,power,disk-full "
         "--time 60 --brokers 3 --pairs"
     )
     quiet = {"seed": 1, "nemeses": [], "rate": 500.0}
-    assert run_facts.again_command(of(quiet)) == (
-        "raftlog chaos run --seed 1 --nemesis none --rate 500"
-    )
+    assert html.again_command(of(quiet)) == ("raftlog chaos run --seed 1 --nemesis none --rate 500")
 
 
 def test_words_for_the_shell_are_quoted() -> None:
-    command = run_facts.again_command(of({"seed": 1, "nemeses": ["$(reboot)"]}))
+    command = html.again_command(of({"seed": 1, "nemeses": ["$(reboot)"]}))
     assert "'$(reboot)'" in command
-    commands = dict(run_facts.repeat_commands(of(PLAN), "/a b/history.jsonl"))
+    commands = dict(html.repeat_commands(of(PLAN), "/a b/history.jsonl"))
     assert commands["check this history again"] == "raftlog chaos check '/a b/history.jsonl'"
     assert "run the same plan again" in commands
 
@@ -59,9 +57,9 @@ def test_words_for_the_shell_are_quoted() -> None:
 )
 def test_plans_of_others_are_no_reason_to_fail(plan: dict[str, Any]) -> None:
     found = of(plan)
-    assert "complete run" in dict(run_facts.rows(found))
-    assert list(dict(run_facts.repeat_commands(found, "h"))) == ["check this history again"]
+    assert "complete run" in dict(html.rows(found))
+    assert list(dict(html.repeat_commands(found, "h"))) == ["check this history again"]
 
 
 def test_without_a_plan_only_the_length_is_known() -> None:
-    assert run_facts.rows(Digest(length_s=5)) == [("complete run", "5 s")]
+    assert html.rows(Digest(length_s=5)) == [("complete run", "5 s")]

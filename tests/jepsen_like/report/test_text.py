@@ -7,7 +7,7 @@ from typing import Any
 
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
-from raftlog_jepsen.report import text
+from raftlog_jepsen.report import html
 
 
 def verdict(valid: Any = "valid", found: dict[str, int] | None = None, **other: Any) -> Verdict:
@@ -15,7 +15,7 @@ def verdict(valid: Any = "valid", found: dict[str, int] | None = None, **other: 
 
 
 def test_the_verdict_is_the_last_row() -> None:
-    rows = text.summary_rows(verdict(stats={"records_sent": 5_000}))
+    rows = html.summary_rows(verdict(stats={"records_sent": 5_000}))
     assert rows[0] == ("records sent", "5,000")
     assert rows[-2] == ("anomalies", f"0; {len(checker.KINDS)} kinds checked")
     assert rows[-1] == ("verdict", "VALID. No anomaly was found.")
@@ -31,7 +31,7 @@ def test_outages_refusals_and_troubles_are_told() -> None:
         troubles=tuple(f"trouble {n}" for n in range(8)),
         not_applicable={"GAP": "no log"},
     )  # fmt: skip
-    rows = text.summary_rows(judged)
+    rows = html.summary_rows(judged)
     assert ("without an ack", "2 times, the longest 7 s") in rows
     assert ("not injected", "power, 2 times") in rows
     assert ("not injected", "fds, 1 time") in rows
@@ -43,15 +43,15 @@ def test_outages_refusals_and_troubles_are_told() -> None:
 
 def test_anomalies_are_listed_with_zeros_if_wanted() -> None:
     judged = verdict("invalid", {"GAP": 1_234}, not_applicable={"MOVED": "no log"})
-    assert text.anomaly_rows(judged) == [("GAP", "1,234", checker.KINDS["GAP"])]
-    every = text.anomaly_rows(judged, zeros=True)
+    assert html.anomaly_rows(judged) == [("GAP", "1,234", checker.KINDS["GAP"])]
+    every = html.anomaly_rows(judged, zeros=True)
     assert [row[0] for row in every] == list(checker.KINDS)
     assert dict(row[:2] for row in every)["MOVED"] == "not judged"
 
 
 def test_the_first_findings_of_each_kind_are_told() -> None:
     anomalies = [Anomaly("GAP", f"gap {n}") for n in range(9)] + [Anomaly("MOVED", "x" * 1_000)]
-    lines = text.finding_lines(verdict("invalid", {"GAP": 9}, anomalies=tuple(anomalies)))
+    lines = html.finding_lines(verdict("invalid", {"GAP": 9}, anomalies=tuple(anomalies)))
     assert lines[:3] == ["GAP: gap 0", "GAP: gap 1", "GAP: gap 2"]
     assert lines[3].startswith("MOVED: xxx")
     assert len(lines) == 4
@@ -69,8 +69,8 @@ class Seen:
 
 
 def test_the_live_line_says_how_far_it_is() -> None:
-    assert text.progress_line(Seen(), 4_567.8) == (
+    assert html.progress_line(Seen(), 4_567.8) == (
         "load 12 of 60 s: 4,568 records/s, 123,456 acknowledged; no fault"
     )
-    busy = text.progress_line(Seen(unknown=7, faults=("kill", "partition")), 0.0)
+    busy = html.progress_line(Seen(unknown=7, faults=("kill", "partition")), 0.0)
     assert busy.endswith("123,456 acknowledged, 7 unknown; kill, partition")

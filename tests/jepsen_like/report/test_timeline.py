@@ -6,12 +6,10 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from raftlog_jepsen.nemesis import registry
-from raftlog_jepsen.report import markup
-from raftlog_jepsen.report import timeline as module
-from raftlog_jepsen.report.canvas import COLOURS, LEFT, RIGHT, Window
+from raftlog_jepsen.nemesis import driver
+from raftlog_jepsen.report import pictures
 from raftlog_jepsen.report.digest import digest
-from raftlog_jepsen.report.timeline import timeline
+from raftlog_jepsen.report.pictures import COLOURS, LEFT, RIGHT, Window, timeline
 from tests.jepsen_like.report.histories import (
     HOSTILE,
     append,
@@ -32,7 +30,7 @@ def labels(picture: Element) -> list[str]:
 
 def drawn(*groups: list[object], windows: tuple[Window, ...] = ()) -> Element:
     picture = timeline(digest(sorted_by_time([start(), start(100)], *groups)), windows)
-    fromstring(markup.serialise(picture))  # well-formed
+    fromstring(pictures.serialise(picture))  # well-formed
     return picture
 
 
@@ -97,16 +95,16 @@ def test_phases_are_named() -> None:
 
 def test_hostile_words_stay_words() -> None:
     hostile = fault(1, HOSTILE, 20, 40, effect={HOSTILE: HOSTILE})
-    text = markup.serialise(drawn(hostile, windows=(Window(1, 2, HOSTILE),)))
+    text = pictures.serialise(drawn(hostile, windows=(Window(1, 2, HOSTILE),)))
     assert "<script" not in text
 
 
 def test_very_many_faults_are_drawn_together() -> None:
     many = [fault(n, "kill", n / 200, n / 200 + 0.004, targets=(1,)) for n in range(20_000)]
     picture = drawn(*many)
-    assert len(markup.serialise(picture)) < 500_000
+    assert len(pictures.serialise(picture)) < 500_000
     assert any("more" in title for title in titles(picture))
-    few = many[: module.BARS_MAX // 2]
+    few = many[: pictures.FAULT_BARS_MAX // 2]
     bars = [t for t in titles(drawn(*few)) if t.startswith("kill on broker 1")]
     assert len(bars) == len(few)
 
@@ -116,10 +114,10 @@ def test_an_empty_run_has_a_picture_too() -> None:
 
 
 def test_every_kind_has_a_colour() -> None:
-    for kind in registry.KINDS:
-        assert module.family(kind) in COLOURS
-        assert module.family(kind) != "other"
+    for kind in driver.KINDS:
+        assert pictures.family(kind) in COLOURS
+        assert pictures.family(kind) != "other"
 
 
 def test_a_kind_of_somebody_else_has_a_colour_too() -> None:
-    assert module.family("meteorite") == "other"
+    assert pictures.family("meteorite") == "other"

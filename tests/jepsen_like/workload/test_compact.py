@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.testing.history import keys
+from raftlog.testing.history import entries
 from raftlog.testing.history.entries import STRANGE, Append, Read
 from raftlog_jepsen.plan import WorkloadShape
-from raftlog_jepsen.workload import compact
+from raftlog_jepsen.workload import append as compact
+from raftlog_jepsen.workload.append import CompactWorkload
 from raftlog_jepsen.workload.base import WorkloadContext
-from raftlog_jepsen.workload.compact import CompactWorkload
 from tests.jepsen_like.arena import CONSUMERS, PRODUCERS, TOPICS, Play, plan, until
 
 KEYS = 30
@@ -39,7 +39,7 @@ def test_what_is_last_of_each_key_is_there(tmp_path: Path, monkeypatch: pytest.M
     assert history.found(made) == {}
     found = [value for rows in history.reads("reader-1").values() for value, _ in rows.values()]
     assert STRANGE not in found
-    assert any(keys.is_tombstone(value) for value in found)
-    assert len({keys.key_of(value, KEYS) for value in found}) > KEYS / 2
+    assert any(entries.is_tombstone(value) for value in found)
+    assert len({entries.key_of(value, KEYS) for value in found}) > KEYS / 2
     assert {entry.partition for entry in history.of(Read)} == {"three:0", "three:1"}
     assert sum(append.count for append in history.of(Append)) >= 2_000

@@ -10,11 +10,11 @@ import pytest
 
 from raftlog.aio import AsyncProducer
 from raftlog.testing import Cluster, cluster
-from raftlog.testing.history import values
+from raftlog.testing.history import entries
 from raftlog.testing.history.entries import Poll, Recorder, read
 from raftlog_jepsen.plan import ConsumerShape, WorkloadShape
+from raftlog_jepsen.workload.append import consume, observe_ends
 from raftlog_jepsen.workload.base import WorkloadContext, create_topics
-from raftlog_jepsen.workload.consuming import consume, observe_ends
 from tests.jepsen_like.arena import TOPICS, History, context_of, plan, until, watch
 
 RECORDS = 40
@@ -28,7 +28,7 @@ CONSUMERS = {
 async def read_for_a_while(context: WorkloadContext, running: Cluster) -> None:
     await create_topics(context, TOPICS[1:])
     async with AsyncProducer(running.bootstrap) as producer:
-        records = [values.encode_value(value, 0) for value in range(1, RECORDS + 1)]
+        records = [entries.encode_value(value, 0) for value in range(1, RECORDS + 1)]
         await (await producer.send_many("one", records))
     seen: set[str] = set()
     watch(context, lambda entry: seen.add(entry.process))

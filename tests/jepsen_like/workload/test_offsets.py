@@ -9,7 +9,7 @@ import pytest
 from raftlog.testing.history.entries import AnyEntry, Commit, Committed
 from raftlog_jepsen.plan import GroupShape, WorkloadShape
 from raftlog_jepsen.workload.base import WorkloadContext
-from raftlog_jepsen.workload.offsets import FINAL_READERS, OffsetsWorkload
+from raftlog_jepsen.workload.groups import FINAL_READERS, OffsetsWorkload
 from tests.jepsen_like.arena import PRODUCERS, TOPICS, Play, plan, until, watch
 
 GROUPS = (GroupShape(name="g1", topics=("three",)), GroupShape(name="g2", topics=("three",)))

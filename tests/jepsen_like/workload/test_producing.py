@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from raftlog_jepsen.plan import ProducerShape
-from raftlog_jepsen.workload.producing import draw_padding, pause_s
+from raftlog_jepsen.workload.append import draw_padding, pause_s
 
 STEADY = ProducerShape()
 BURSTS = ProducerShape(bursts=True)

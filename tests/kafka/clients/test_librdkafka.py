@@ -23,8 +23,8 @@ import raftlog
 from raftlog.clock import SystemClock
 from raftlog.errors import NotEnoughReplicasError
 from raftlog.record import BatchHeader, Codec, parse_header
-from raftlog.server.kafka.handlers import produce
-from raftlog.server.requests.append import append
+from raftlog.server.apis.produce import append
+from raftlog.server.kafka import produce
 from raftlog.testing.certificates import Certificates
 from tests.kafka.clients.native import native_records
 from tests.server.harness import RunningBroker, running

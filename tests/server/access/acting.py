@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raftlog.security.acl import Acl
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Acl, Principal
 from raftlog.server.access.control import AccessControl
 from raftlog.server.connection import Connection
 from tests.server.harness import Client, RunningBroker, running

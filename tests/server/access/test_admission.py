@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftlog import limits
 from raftlog.errors import TopicAuthorizationFailedError
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import ListOffsetsRequest, OffsetQuery
+from raftlog.protocol.records import ListOffsetsRequest, OffsetQuery
 from raftlog.security.acl import Acl
 from tests.server.access.acting import access_of, acting, allowing
 from tests.server.harness import RunningBroker, error_of

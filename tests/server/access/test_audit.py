@@ -13,8 +13,8 @@ from raftlog import limits
 from raftlog.errors import BrokerUnavailableError
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec
-from raftlog.protocol.access import CreateAclsRequest
-from raftlog.protocol.topics import CreateTopicsRequest, TopicToCreate
+from raftlog.protocol.records import CreateTopicsRequest, TopicToCreate
+from raftlog.protocol.security import CreateAclsRequest
 from raftlog.record import decode_lists, split
 from raftlog.security.acl import Acl
 from raftlog.server.access.audit import RETRY_SECONDS, Audit, resources_of

@@ -12,11 +12,11 @@ import pytest
 
 from raftlog.errors import InvalidTopicError, LeaderNotAvailableError, NotLeaderError, RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol.access import CreateAclsRequest
-from raftlog.protocol.produce import ProducedPartition, ProduceRequest, ProduceResponse
+from raftlog.protocol.records import ProducedPartition, ProduceRequest, ProduceResponse
 from raftlog.protocol.schema import Failure
+from raftlog.protocol.security import CreateAclsRequest
 from raftlog.security.acl import Acl
-from raftlog.server.access.audit_topic import AuditTopic
+from raftlog.server.broker import AuditTopic
 from raftlog.types import AUDIT_TOPIC
 from tests.server.access.acting import acting, guarded
 from tests.server.harness import Client, RunningBroker, batch_of, error_of

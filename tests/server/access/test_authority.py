@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import DiskFullError, InvalidRequestError
-from raftlog.protocol import access as wire
 from raftlog.protocol import api as apis
+from raftlog.protocol import security
 from raftlog.replication.cluster_commands import CreateAcls
 from raftlog.security.acl import Acl
 from tests.server.access.acting import access_of, acting, guarded
@@ -18,13 +18,15 @@ ACL = Acl("User:alice", "READ", "TOPIC", "t")
 
 
 def test_rules_and_quotas_outlive_a_restart(tmp_path: Path) -> None:
-    entity = wire.QuotaEntity("alice")
+    entity = security.QuotaEntity("alice")
     with guarded(tmp_path) as broker, acting(broker, "admin") as admin:
-        admin.ask(apis.CREATE_ACLS, wire.CreateAclsRequest(acls=[ACL]))
-        change = wire.QuotaAlteration(entity=entity, changes={"producer_byte_rate": 5.0})
-        admin.ask(apis.ALTER_QUOTAS, wire.AlterQuotasRequest(quotas=[change]))
+        admin.ask(apis.CREATE_ACLS, security.CreateAclsRequest(acls=[ACL]))
+        change = security.QuotaAlteration(entity=entity, changes={"producer_byte_rate": 5.0})
+        admin.ask(apis.ALTER_QUOTAS, security.AlterQuotasRequest(quotas=[change]))
     with guarded(tmp_path) as broker, acting(broker, "admin") as admin:
-        found = admin.ask(apis.DESCRIBE_ACLS, wire.DescribeAclsRequest(filter=wire.AclFilter()))
+        found = admin.ask(
+            apis.DESCRIBE_ACLS, security.DescribeAclsRequest(filter=security.AclFilter())
+        )
         assert found.acls == [ACL]
         assert len(access_of(broker).authorizer) == 1
         assert access_of(broker).quotas.rate("producer_byte_rate", "alice") == 5.0

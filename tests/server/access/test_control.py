@@ -15,8 +15,7 @@ from raftlog.errors import (
 )
 from raftlog.replication.cluster_commands import AlterQuotas, CreateAcls, DeleteAcls, QuotaChange
 from raftlog.replication.cluster_state import ClusterMachine
-from raftlog.security.acl import Acl
-from raftlog.security.principal import Principal
+from raftlog.security.acl import Acl, Principal
 from raftlog.security.producer_ids import named_id, owned_id
 from raftlog.security.quota import QuotaEntity
 from raftlog.server.access.control import AccessControl, Caller

@@ -12,10 +12,10 @@ from raftlog import limits
 from raftlog.errors import ThrottledError
 from raftlog.kafka import api as kafka_apis
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import ProducePartition, ProduceRequest
+from raftlog.protocol.records import ProducePartition, ProduceRequest
 from raftlog.replication.cluster_commands import AlterQuotas, QuotaChange
 from raftlog.security.quota import DEFAULT, QuotaEntity, QuotaKey, Quotas
-from raftlog.server.access.meter import Meter
+from raftlog.server.connection import Meter
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.access.acting import access_of, acting, connection_of, kafka_acting
 from tests.server.harness import Client, RunningBroker, batch_of, closed_by_peer, running

@@ -17,22 +17,21 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import APIS, Api
-from raftlog.protocol.fetch import FetchPartition, FetchRequest
-from raftlog.protocol.groups import (
+from raftlog.protocol.records import (
     DescribeGroupsRequest,
+    DescribeTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    InitProducerIdRequest,
     ListGroupsRequest,
+    MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetToCommit,
-)
-from raftlog.protocol.metadata import MetadataRequest
-from raftlog.protocol.produce import (
-    InitProducerIdRequest,
     ProducePartition,
     ProduceRequest,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.protocol.topics import DescribeTopicsRequest
 from raftlog.security.acl import CLUSTER_NAME, Acl, Operation, ResourceType
 from raftlog.security.producer_ids import named_id
 from raftlog.server.access.rules import RULES, free

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import Event, HostedPartition
-from raftlog.server.cluster.role_manager import RoleManager
+from raftlog.server.cluster.elections import Event, HostedPartition
+from raftlog.server.cluster.replicas import RoleManager
 from raftlog.server.partition import Partition
 from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
 

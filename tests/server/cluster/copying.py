@@ -7,19 +7,19 @@ from typing import Any
 from raftlog.errors import (
     RaftlogError,
 )
-from raftlog.protocol.replication import (
+from raftlog.protocol.peer import (
     ReplicaFetched,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaPosition,
 )
 from raftlog.server.cluster.fetcher import (
+    MoveThrottle,
     ReplicaFetcher,
 )
-from raftlog.server.cluster.move_throttle import MoveThrottle
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
-from raftlog.server.peers.channel import Answer
+from raftlog.server.peers.links import Answer
 from raftlog.storage import Log
 from tests.server.cluster.paper import TOPIC_ID, Scene, write
 from tests.server.harness import values_of

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from raftlog.config import BrokerConfig
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
 from raftlog.replication.cluster_commands import (
     CreateTopic,
     RaisePeerProtocol,
+    founding_state,
 )
-from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import ClusterChange, TopicRecord
-from raftlog.replication.commands import Elect
-from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.partitions import Partitions
-from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.replication.partition_state import Elect, PartitionState
+from raftlog.server.cluster.elections import HostedPartition, StateBroadcast
+from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store

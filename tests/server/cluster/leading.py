@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.protocol.replication import (
+from raftlog.protocol.peer import (
     DurablePosition,
     ReplicaFetched,
     ReplicaFetchRequest,
     ReplicaPosition,
     TopicIdPartition,
 )
+from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.fetch_session import FetchSession
-from raftlog.server.cluster.hosted_partition import HostedPartition
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from tests.server.cluster.paper import (

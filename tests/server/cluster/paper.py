@@ -24,21 +24,22 @@ from raftlog.errors import (
 from raftlog.record import validate
 from raftlog.replication.cluster_commands import ClusterCommand, RegisterBroker, UnfenceBroker
 from raftlog.replication.cluster_state import ClusterMachine, Done
-from raftlog.replication.commands import Command, decode_command
 from raftlog.replication.election import CopyReport, Reports, Standing
-from raftlog.replication.partition_state import PartitionMachine, PartitionState
-from raftlog.server.broker_clock import BrokerClock
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.surveys import Surveys
+from raftlog.replication.partition_state import (
+    Command,
+    PartitionMachine,
+    PartitionState,
+    decode_command,
+)
+from raftlog.server.cluster.elections import HostedPartition, Surveys
+from raftlog.server.cluster.membership import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.disk_watch import DiskWatch
-from raftlog.server.partition import HostServices, Partition
+from raftlog.server.disks import DiskWatch
+from raftlog.server.exchange import Reply
+from raftlog.server.partition import BrokerClock, HostServices, Partition
 from raftlog.server.peers.links import PeerLinks
-from raftlog.server.reply import Reply
-from raftlog.server.turns import Steps
-from raftlog.server.workers import Done as WorkDone
-from raftlog.server.workers import Workers
+from raftlog.server.scheduling import Done as WorkDone
+from raftlog.server.scheduling import Steps, Workers
 from raftlog.storage import Log
 from raftlog.testing.disk import SimDisk
 from raftlog.types import TopicPartition

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
-from raftlog.protocol.membership import DecommissionRequest
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
+from raftlog.protocol.cluster import DecommissionRequest
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.operations import Operations
-from raftlog.testing.simulator.growing import joining_config
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
-from raftlog.testing.simulator.world import World, broker_config, start_broker
+from raftlog.testing.simulator.operators import joining_config
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    ClientMachine,
+    RunningBroker,
+    World,
+    broker_config,
+    start_broker,
+)
 from raftlog.types import NewTopic, TopicPartition
 
 LIMIT_S = 60.0

@@ -16,17 +16,14 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from raftlog.protocol.replication import EncodedPartitionState
+from raftlog.protocol.peer import EncodedPartitionState
 from raftlog.replication.cluster_commands import (
     CreateTopic,
     DeleteTopic,
     decode_command,
 )
-from raftlog.server.cluster.administration import (
-    LEADERS_TIMEOUT_SECONDS,
-    ClusterTopics,
-)
 from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.topics import LEADERS_TIMEOUT_SECONDS, ClusterTopics
 from tests.running import runs
 from tests.server.cluster.hosting import Hosting, hosting
 from tests.server.cluster.paper import state_of

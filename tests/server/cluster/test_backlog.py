@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from raftlog.server.cluster.backlog import Backlog
+from raftlog.server.cluster.elections import Backlog
 from tests.running import runs
 
 

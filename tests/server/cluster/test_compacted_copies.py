@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.record import decode_lists, parse_header, split
-from raftlog.replication.following import Diverged, divergence, truncation_point
+from raftlog.replication.leadership import Diverged, divergence, truncation_point
 from raftlog.storage import Log
 from tests.replication.samples import View
 from tests.running import runs

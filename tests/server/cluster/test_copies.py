@@ -14,9 +14,9 @@ from raftlog.replication.cluster_commands import (
     DeleteTopic,
     SetReplicas,
 )
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.partitions import RETRY_SECONDS
+from raftlog.replication.partition_state import ChangeIsr, ChangeReplicas, Elect
+from raftlog.server.cluster.elections import HostedPartition
+from raftlog.server.cluster.replicas import RETRY_SECONDS
 from raftlog.testing.disk import Fault
 from tests.server.cluster.hosting import Hosting, hosting
 from tests.server.cluster.paper import DISKS, append

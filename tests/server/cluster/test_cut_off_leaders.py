@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.errors import (
     LeaderNotAvailableError,
     NotLeaderError,
@@ -15,16 +15,10 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import (
-    FetchPartition,
-    FetchRequest,
-    ListOffsetsRequest,
-    OffsetQuery,
-)
-from raftlog.server.cluster.hosted_partition import group_id
+from raftlog.protocol.records import FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
+from raftlog.server.cluster.elections import group_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import ClientMachine, World
 from raftlog.types import NewTopic, TopicPartition
 from tests.server.cluster.simulated import Cluster
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raftlog.replication.commands import ChangeIsr, Command, Elect
-from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from raftlog.server.cluster.damage import next_step
-from raftlog.server.cluster.hosted_partition import CopyChange
+from raftlog.replication.partition_state import (
+    Accepted,
+    ChangeIsr,
+    Command,
+    Elect,
+    PartitionState,
+    apply,
+)
+from raftlog.server.cluster.elections import CopyChange
+from raftlog.server.cluster.replicas import next_step
 from tests.server.cluster.paper import state_of
 
 OTHER = Elect(1, 2, "disk-2", 12)

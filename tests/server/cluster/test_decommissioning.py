@@ -9,22 +9,22 @@ from typing import cast
 import pytest
 
 from raftlog.errors import RefusedError
-from raftlog.protocol.cluster import ThrottleMovesRequest
-from raftlog.protocol.membership import (
+from raftlog.protocol.cluster import (
     CancelDecommissionRequest,
     DecommissionRequest,
     DecommissionResponse,
+    ThrottleMovesRequest,
 )
 from raftlog.replication.cluster_commands import (
     DecommissionBroker,
     RemoveBroker,
     decode_command,
+    founding_state,
 )
-from raftlog.replication.cluster_records import founding_state
-from raftlog.server.cluster.decommissioning import Decommissioning
+from raftlog.server.cluster.controller import Decommissioning
+from raftlog.server.cluster.membership import ClusterSubscription
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.server.cluster.subscription import ClusterSubscription
-from raftlog.testing.simulator.growing import still_changing
+from raftlog.testing.simulator.operators import still_changing
 from raftlog.types import NewTopic
 from tests.server.cluster.paper import DISKS, Scene, play, state_of, status
 from tests.server.cluster.simulated import Cluster, growing_world, on, operations

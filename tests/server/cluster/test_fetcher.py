@@ -12,10 +12,7 @@ import pytest
 from raftlog.errors import (
     BrokerUnavailableError,
 )
-from raftlog.protocol.replication import (
-    Divergence,
-    ReplicaFetched,
-)
+from raftlog.protocol.peer import Divergence, ReplicaFetched
 from raftlog.protocol.schema import Failure
 from raftlog.server.cluster.fetcher import (
     BACKOFF_SECONDS,

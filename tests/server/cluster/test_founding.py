@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from raftlog.config import Address, BrokerConfig
-from raftlog.config.voters import Voter
+from raftlog.config.broker import Voter
 from raftlog.errors import DataDirectoryError
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
 from raftlog.server.broker import _open_files
-from raftlog.server.cluster.founding import (
+from raftlog.server.cluster.membership import (
     Await,
     AwaitFounder,
     Found,
@@ -28,8 +28,13 @@ from raftlog.server.cluster.founding import (
 )
 from raftlog.testing.disk import Fault, SimDisk
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
-from raftlog.testing.simulator.world import World, broker_config, start_broker
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    RunningBroker,
+    World,
+    broker_config,
+    start_broker,
+)
 from tests.server.cluster.simulated import Cluster, growing_world
 
 VOTERS = (1, 2, 3)

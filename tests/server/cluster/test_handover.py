@@ -8,13 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.replication.cluster_commands import FenceBroker
-from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import ChangeIsr, Elect
-from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.handover import Handover
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.replication.cluster_commands import FenceBroker, founding_state
+from raftlog.replication.partition_state import ChangeIsr, Elect, PartitionState
+from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.replicas import Handover
 from tests.server.cluster.paper import DISKS, Scene, play, state_of, status
 
 SECONDS_MAX = 10.0

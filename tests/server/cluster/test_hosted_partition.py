@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.replication.commands import Elect
-from raftlog.replication.partition_state import PartitionMachine
-from raftlog.server.cluster.hosted_partition import (
-    TRANSITIONS,
-    Event,
-    HostedPartition,
-    Stage,
-    group_id,
-)
+from raftlog.replication.partition_state import Elect, PartitionMachine
+from raftlog.server.cluster.elections import TRANSITIONS, Event, HostedPartition, Stage, group_id
 from tests.server.cluster.paper import DISKS, state_of
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.config import TopicConfig
 from raftlog.errors import ClusterNotReadyError, RaftlogError
-from raftlog.replication.cluster_records import BrokerRecord, TopicRecord
+from raftlog.replication.cluster_commands import BrokerRecord, TopicRecord
 from raftlog.replication.placement import Assignment, Target, usual_copies
 from raftlog.server.cluster.internal_topics import raised
 from raftlog.testing.simulator.world import World

@@ -9,10 +9,15 @@ from dataclasses import replace
 import pytest
 
 from raftlog.config import Address
-from raftlog.testing.simulator.growing import joining_config
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
-from raftlog.testing.simulator.world import World, broker_config, start_broker
+from raftlog.testing.simulator.operators import joining_config
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    RunningBroker,
+    World,
+    broker_config,
+    start_broker,
+)
 from tests.server.cluster.simulated import Cluster, growing_world
 
 

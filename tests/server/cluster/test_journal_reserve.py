@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from raftlog.server.cluster.journal_reserve import AGAIN_SECONDS, KEPT_BYTES, JournalReserve
+from raftlog.server.disks import AGAIN_SECONDS, KEPT_BYTES, JournalReserve
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 

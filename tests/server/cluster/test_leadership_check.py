@@ -9,14 +9,13 @@ from typing import cast
 
 from raftlog.consensus import Applied, NotProposed, Outcome
 from raftlog.errors import LeaderNotAvailableError, NotLeaderError, RaftlogError
-from raftlog.replication.commands import Elect
-from raftlog.replication.partition_state import PartitionMachine
-from raftlog.server.cluster.fetch_session import FetchSession
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.leadership_check import (
+from raftlog.replication.partition_state import Elect, PartitionMachine
+from raftlog.server.cluster.elections import HostedPartition
+from raftlog.server.cluster.fetch_session import (
     CONFIRM_SECONDS_MAX,
     GROUP_SECONDS,
     RETRY_SECONDS,
+    FetchSession,
     LeadershipCheck,
 )
 from raftlog.server.partition import Partition

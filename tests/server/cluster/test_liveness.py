@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.server.cluster.liveness import (
+from raftlog.server.cluster.membership import (
     GRACE_SECONDS,
     START_GRACE_SECONDS,
     Incarnation,

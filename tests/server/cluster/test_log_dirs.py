@@ -11,13 +11,11 @@ import pytest
 from raftlog.client.descriptions import BrokerDescription
 from raftlog.protocol.cluster import TransferLeaderRequest
 from raftlog.server.broker import Broker
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.http.collect import standing_of
 from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.testing.disk import FOREVER, Fault
-from raftlog.testing.simulator.hanging import Hang
-from raftlog.testing.simulator.process import LOG_DIRECTORY, BrokerMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import LOG_DIRECTORY, BrokerMachine, Hang, World
 from tests.server.cluster.simulated import Cluster, on, operations
 
 PARTITIONS = 4

@@ -19,11 +19,10 @@ from raftlog.replication.cluster_commands import (
     SetKafkaAddress,
     UnfenceBroker,
     decode_command,
+    founding_state,
 )
-from raftlog.replication.cluster_records import founding_state
 from raftlog.replication.cluster_state import Refused
-from raftlog.server.cluster.liveness import Incarnation
-from raftlog.server.cluster.membership import CLUSTER_GROUP, Membership
+from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Membership
 from tests.server.cluster.paper import DISKS, Scene, play, status
 
 SESSION_S = 3.0

@@ -16,7 +16,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol.cluster import PartitionMove, ReassignRequest, ThrottleMovesRequest
-from raftlog.server.cluster.hosted_partition import group_id
+from raftlog.server.cluster.elections import group_id
 from raftlog.testing.simulator.scenario import dump
 from raftlog.testing.simulator.world import World
 from raftlog.types import TopicPartition

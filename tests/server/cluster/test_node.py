@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from raftlog.server.cluster.hosted_partition import HostedPartition
+from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.node import POLL_SECONDS
-from raftlog.testing.simulator.process import DATA_DIRECTORY
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import DATA_DIRECTORY, World
 from tests.consensus.journals import block_ends
 from tests.server.cluster.simulated import Cluster
 

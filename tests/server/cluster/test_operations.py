@@ -19,9 +19,9 @@ from raftlog.protocol.cluster import (
     DescribeClusterResponse,
     TransferLeaderRequest,
 )
-from raftlog.replication.commands import Elect
+from raftlog.replication.partition_state import Elect
 from raftlog.server.broker import Broker
-from raftlog.server.cluster.transfers import INTERVAL_SECONDS
+from raftlog.server.cluster.operations import INTERVAL_SECONDS
 from raftlog.testing.simulator.world import World
 from tests.server.cluster.simulated import Cluster, on, operations
 from tests.server.harness import finished

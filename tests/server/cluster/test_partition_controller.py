@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, SetReplicas
+from raftlog.replication.cluster_commands import (
+    CreateTopic,
+    Move,
+    Reassign,
+    SetReplicas,
+    founding_state,
+)
 from raftlog.replication.cluster_commands import decode_command as decode_cluster_command
-from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
 from raftlog.replication.election import has_leader
-from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.liveness import GRACE_SECONDS, Incarnation
-from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.server.cluster.partition_controller import REBALANCED_AT_A_TIME, PartitionController
+from raftlog.replication.partition_state import ChangeIsr, ChangeReplicas, Elect, PartitionState
+from raftlog.server.cluster.controller import REBALANCED_AT_A_TIME, PartitionController
+from raftlog.server.cluster.elections import HostedPartition
+from raftlog.server.cluster.membership import CLUSTER_GROUP, GRACE_SECONDS, Incarnation
 from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, PaperSurveys, Scene, play, state_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import RaftlogError, UnknownTopicError
-from raftlog.protocol.replication import EncodedPartitionState
+from raftlog.protocol.peer import EncodedPartitionState
 from raftlog.replication.cluster_commands import (
     AddPartitions,
     AlterTopic,
@@ -19,8 +19,8 @@ from raftlog.replication.cluster_commands import (
     RegisterBroker,
     UnfenceBroker,
 )
-from raftlog.replication.commands import ChangeIsr, Elect
-from raftlog.server.cluster.partitions import RETRY_SECONDS
+from raftlog.replication.partition_state import ChangeIsr, Elect
+from raftlog.server.cluster.replicas import RETRY_SECONDS
 from raftlog.storage import Store
 from raftlog.testing.disk import Fault
 from tests.running import runs

@@ -11,8 +11,8 @@ from raftlog.protocol.cluster import (
     RecoverClusterRequest,
     RecoverClusterResponse,
     RecoveredPartition,
+    ReviveRequest,
 )
-from raftlog.protocol.recovery import ReviveRequest
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.recovery import UNSEEN_CHANGES
 from raftlog.testing.simulator.faults import HANGS

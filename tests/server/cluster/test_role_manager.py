@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from raftlog.errors import CommitUnknownError, NotEnoughReplicasError, RaftlogError
-from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
-from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import ChangeIsr, Elect
-from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.hosted_partition import Stage
-from raftlog.server.cluster.role_manager import NO_OP
+from raftlog.replication.cluster_commands import CreateTopic, SetReplicas, founding_state
+from raftlog.replication.partition_state import ChangeIsr, Elect, PartitionState
+from raftlog.server.cluster.elections import Stage
+from raftlog.server.cluster.replicas import NO_OP
 from raftlog.server.partition import Partition
 from tests.running import runs
 from tests.server.cluster.acting import Acting, leading

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.protocol.replication import EncodedPartitionState
+from raftlog.protocol.peer import EncodedPartitionState
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.cluster.state_broadcast import StateBroadcast
+from raftlog.server.cluster.elections import StateBroadcast
 from tests.running import runs
 from tests.server.cluster.paper import TOPIC_ID, Scene, play, state_of
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import cast
 
 from raftlog.errors import StorageFailedError
-from raftlog.replication.cluster_records import founding_state
+from raftlog.replication.cluster_commands import founding_state
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.server.cluster.state_copy import StateCopy
-from raftlog.server.workers import Workers
+from raftlog.server.scheduling import Workers
 from raftlog.storage import Store
 from raftlog.storage.cluster_file import ClusterCopy
 from tests.replication.clusters import cluster, done, registration

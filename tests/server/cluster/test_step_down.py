@@ -10,16 +10,25 @@ from typing import Any
 import pytest
 
 from raftlog.errors import DiskFullError, DiskHungError, NotEnoughReplicasError
-from raftlog.replication.cluster_commands import CreateTopic, Move, Reassign, SetReplicas
-from raftlog.replication.cluster_records import founding_state
-from raftlog.replication.commands import ChangeIsr, ChangeReplicas, Elect
-from raftlog.replication.partition_state import Accepted, PartitionState, apply
-from raftlog.server.cluster.hosted_partition import HostedPartition, Stage
-from raftlog.server.cluster.liveness import Incarnation, Liveness
-from raftlog.server.cluster.role_manager import RoleManager
-from raftlog.server.cluster.step_down import next_step_down, successor
-from raftlog.server.hindrance import FULL_SECONDS
-from raftlog.server.partition import Partition
+from raftlog.replication.cluster_commands import (
+    CreateTopic,
+    Move,
+    Reassign,
+    SetReplicas,
+    founding_state,
+)
+from raftlog.replication.partition_state import (
+    Accepted,
+    ChangeIsr,
+    ChangeReplicas,
+    Elect,
+    PartitionState,
+    apply,
+)
+from raftlog.server.cluster.elections import HostedPartition, Stage
+from raftlog.server.cluster.membership import Incarnation, Liveness
+from raftlog.server.cluster.replicas import RoleManager, next_step_down, successor
+from raftlog.server.partition import FULL_SECONDS, Partition
 from raftlog.testing.disk import FOREVER, Fault
 from tests.replication.samples import View
 from tests.running import runs

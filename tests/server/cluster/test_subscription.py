@@ -8,13 +8,8 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import ClusterNotReadyError
-from raftlog.protocol.membership import (
-    ClusterStateRequest,
-    ClusterStateResponse,
-    ProposeRequest,
-)
-from raftlog.replication.cluster_commands import ReserveBrokerId
-from raftlog.replication.cluster_records import recovered
+from raftlog.protocol.cluster import ClusterStateRequest, ClusterStateResponse, ProposeRequest
+from raftlog.replication.cluster_commands import ReserveBrokerId, recovered
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster, growing_world, on
 

@@ -7,21 +7,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.protocol.replication import (
-    CopyDescription,
-    DescribeCopiesResponse,
-    TopicIdPartition,
-)
-from raftlog.replication.commands import Elect, ElectUnclean
+from raftlog.protocol.peer import CopyDescription, DescribeCopiesResponse, TopicIdPartition
 from raftlog.replication.election import Standing
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.liveness import Incarnation
-from raftlog.server.cluster.surveys import (
+from raftlog.replication.partition_state import Elect, ElectUnclean
+from raftlog.server.cluster.elections import (
     FRESH_SECONDS,
     REPORT_SECONDS_MAX,
+    HostedPartition,
     Surveys,
     report_of,
 )
+from raftlog.server.cluster.membership import Incarnation
 from raftlog.storage.log_dirs import LogDir
 from tests.running import runs
 from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of, write

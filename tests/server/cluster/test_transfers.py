@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import ThrottledError
-from raftlog.server.cluster.transfers import BURST, INTERVAL_SECONDS, PER_SECOND, TransferRate
+from raftlog.server.cluster.operations import BURST, INTERVAL_SECONDS, PER_SECOND, TransferRate
 from raftlog.types import TopicPartition
 
 

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from raftlog.errors import RefusedError
-from raftlog.protocol.peer_auth import PEER_PROTOCOL_VERSION
-from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
-from raftlog.testing.simulator.world import World, start_broker
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION
+from raftlog.testing.simulator.world import BrokerMachine, RunningBroker, World, start_broker
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster, on, operations
 

@@ -9,14 +9,13 @@ from random import Random
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncProducer
 from raftlog.consumer_groups import shard
 from raftlog.limits import CLOCK_SETTLE_S
 from raftlog.record import decode_lists, split
 from raftlog.storage import Log
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import CLUSTER_SECRET, World, start_broker
+from raftlog.testing.simulator.world import CLUSTER_SECRET, ClientMachine, World, start_broker
 from raftlog.types import NewTopic
 from tests.server.cluster.simulated import Cluster, growing_world
 from tests.server.consumer_groups.simulated import GroupCluster

@@ -20,9 +20,9 @@ from raftlog.consumer_groups import (
 )
 from raftlog.consumer_groups.values import Topics
 from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, UnknownMemberError
-from raftlog.server.consumer_groups.active_shard import ActiveShard, ShardServices
-from raftlog.server.offset_waiters import Acknowledge
+from raftlog.server.groups.shard import ActiveShard, ShardServices
 from raftlog.server.partition import Partition
+from raftlog.server.scheduling import Acknowledge
 from raftlog.types import Offset
 from tests.client.virtual import START_MS
 from tests.server.cluster.paper import Scene, state_of

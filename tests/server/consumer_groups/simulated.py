@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.consumer_groups.coordinator import Coordinators
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.groups.coordinator import Coordinators
 from raftlog.consumer_groups import partition_of_group
 from raftlog.errors import RaftlogError
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
+from raftlog.protocol import records
 from raftlog.protocol.api import Api
 from raftlog.protocol.schema import Message
 from raftlog.replication.partition_state import PartitionState
-from raftlog.testing.simulator.process import ClientMachine
+from raftlog.testing.simulator.world import ClientMachine
 from raftlog.types import OFFSETS_TOPIC
 from tests.server.cluster.simulated import Cluster
 
@@ -58,18 +58,18 @@ class GroupCluster(Cluster):
         """The coordinator's id, once there is one."""
 
         async def find(found: Coordinators) -> int:
-            await found.call(GROUP, apis.OFFSET_FETCH, wire.OffsetFetchRequest(group=GROUP))
+            await found.call(GROUP, apis.OFFSET_FETCH, records.OffsetFetchRequest(group=GROUP))
             return (await found.find([GROUP]))[GROUP].broker_id
 
         return self.groups(find, broker=broker)
 
-    def join(self, member: str = "m", **fields: Any) -> wire.GroupHeartbeatResponse:
-        return self.beat(member, wire.JOIN_EPOCH, **fields)
+    def join(self, member: str = "m", **fields: Any) -> records.GroupHeartbeatResponse:
+        return self.beat(member, records.JOIN_EPOCH, **fields)
 
     def beat(
         self, member: str, epoch: int, *, sequence: int = 1, **fields: Any
-    ) -> wire.GroupHeartbeatResponse:
-        message = wire.GroupHeartbeatRequest(
+    ) -> records.GroupHeartbeatResponse:
+        message = records.GroupHeartbeatRequest(
             group=GROUP,
             member_id=member,
             member_epoch=epoch,
@@ -78,12 +78,12 @@ class GroupCluster(Cluster):
             **fields,
         )
         answer = self.ask(apis.GROUP_HEARTBEAT, message)
-        assert isinstance(answer, wire.GroupHeartbeatResponse)
+        assert isinstance(answer, records.GroupHeartbeatResponse)
         return answer
 
     def commit(self, offset: int, *, member: str = "", epoch: int = -1) -> None:
-        to = wire.OffsetToCommit(topic="t", partition=0, offset=offset)
-        message = wire.OffsetCommitRequest(
+        to = records.OffsetToCommit(topic="t", partition=0, offset=offset)
+        message = records.OffsetCommitRequest(
             group=GROUP, offsets=[to], member_id=member, member_epoch=epoch
         )
         answer = self.ask(apis.OFFSET_COMMIT, message)
@@ -91,19 +91,19 @@ class GroupCluster(Cluster):
 
     def ask_via(self, number: int, offset: int) -> None:
         """Commit where that broker says that the coordinator is."""
-        to = wire.OffsetToCommit(topic="t", partition=0, offset=offset)
-        message = wire.OffsetCommitRequest(group=GROUP, offsets=[to])
+        to = records.OffsetToCommit(topic="t", partition=0, offset=offset)
+        message = records.OffsetCommitRequest(group=GROUP, offsets=[to])
         answer = self.ask(apis.OFFSET_COMMIT, message, broker=number)
         assert [part.failure for part in answer.partitions] == [None]
 
     def committed(self) -> int:
-        answer = self.ask(apis.OFFSET_FETCH, wire.OffsetFetchRequest(group=GROUP))
-        (found,) = answer.offsets or [wire.FetchedOffset("t", 0)]
+        answer = self.ask(apis.OFFSET_FETCH, records.OffsetFetchRequest(group=GROUP))
+        (found,) = answer.offsets or [records.FetchedOffset("t", 0)]
         return int(found.offset)
 
-    def described(self) -> wire.GroupDescription:
-        answer = self.ask(apis.DESCRIBE_GROUPS, wire.DescribeGroupsRequest(groups=[GROUP]))
-        description: wire.GroupDescription = answer.groups[0]
+    def described(self) -> records.GroupDescription:
+        answer = self.ask(apis.DESCRIBE_GROUPS, records.DescribeGroupsRequest(groups=[GROUP]))
+        description: records.GroupDescription = answer.groups[0]
         assert description.failure is None, description
         return description
 

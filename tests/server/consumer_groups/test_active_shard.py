@@ -25,7 +25,7 @@ from raftlog.errors import (
     ThrottledError,
     UnknownMemberError,
 )
-from raftlog.server.consumer_groups import active_shard
+from raftlog.server.groups import shard
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.consumer_groups.paper_groups import PaperGroups, Shown
@@ -285,7 +285,7 @@ async def test_topics_are_told_and_heartbeats_answered(s: Scene) -> None:
 
 
 def test_not_all_are_remembered_who_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_shard, "MEMBERS_NOTIFIED_MAX", 2)
+    monkeypatch.setattr(shard, "MEMBERS_NOTIFIED_MAX", 2)
 
     async def test(s: Scene) -> None:
         shown = await Shown(s).ready()

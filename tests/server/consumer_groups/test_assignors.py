@@ -9,7 +9,7 @@ import pytest
 
 from raftlog.consumer_groups import BUILT_IN, Spec
 from raftlog.errors import InvalidConfigError
-from raftlog.server.consumer_groups.assignors import load_assignors
+from raftlog.server.groups.coordinator import load_assignors
 from raftlog.types import TopicPartition
 from tests.server.harness import running
 

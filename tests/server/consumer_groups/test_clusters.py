@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.client.aio.consumer import AsyncConsumer
+from raftlog.client.aio.clients import AsyncConsumer
 from raftlog.errors import (
     NotCoordinatorError,
     OutcomeUnknownError,
@@ -16,14 +16,19 @@ from raftlog.errors import (
     RetriableError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
-from raftlog.server.consumer_groups.lookup import PATIENCE_SECONDS
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
-from raftlog.testing.simulator.world import World, start_broker
+from raftlog.protocol import records
+from raftlog.server.groups.coordinator import PATIENCE_SECONDS
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    ClientMachine,
+    RunningBroker,
+    World,
+    start_broker,
+)
 from raftlog.types import OFFSETS_TOPIC, TopicPartition
 from tests.server.consumer_groups.simulated import GROUP, GroupCluster
 
-FETCH = wire.OffsetFetchRequest(group=GROUP)
+FETCH = records.OffsetFetchRequest(group=GROUP)
 
 
 @pytest.fixture
@@ -139,8 +144,8 @@ def test_who_was_cut_off_tells_no_old_offset(cluster: GroupCluster) -> None:
     others = [f"broker-{number}" for number in (1, 2, 3) if number != old]
     cluster.world.network.partition([f"broker-{old}"], others)
     answers = [cluster.ask_once(old, apis.OFFSET_FETCH, FETCH)]
-    commit = wire.OffsetCommitRequest(
-        group=GROUP, offsets=[wire.OffsetToCommit(topic="t", partition=0, offset=4)]
+    commit = records.OffsetCommitRequest(
+        group=GROUP, offsets=[records.OffsetToCommit(topic="t", partition=0, offset=4)]
     )
     refused = cluster.ask_once(old, apis.OFFSET_COMMIT, commit)
     assert isinstance(refused, RaftlogError)
@@ -165,7 +170,7 @@ def test_members_of_who_was_cut_off_are_sent_away(cluster: GroupCluster) -> None
     cluster.all_in_sync(old)
     others = [f"broker-{number}" for number in (1, 2, 3) if number != old]
     cluster.world.network.partition([f"broker-{old}"], others)
-    beat = wire.GroupHeartbeatRequest(
+    beat = records.GroupHeartbeatRequest(
         group=GROUP,
         member_id="m",
         member_epoch=joined.member_epoch,
@@ -225,7 +230,7 @@ def test_a_topic_for_groups_is_made_when_all_are_there() -> None:
     """Else it would have too few copies for ever."""
     with World(6, brokers=3, make_broker=start_without_third) as world:
         cluster = two_of_three(world)
-        find = wire.FindCoordinatorsRequest(groups=[GROUP])
+        find = records.FindCoordinatorsRequest(groups=[GROUP])
         (found,) = cluster.ask_once(1, apis.FIND_COORDINATORS, find).coordinators
         assert isinstance(found.failure.to_error(), RetriableError)
         assert "1 broker of the cluster is not up" in found.failure.message

@@ -18,12 +18,8 @@ from raftlog.errors import (
     NotCoordinatorError,
 )
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.consumer_groups.active_shard import ActiveShard
-from raftlog.server.consumer_groups.coordinator import (
-    TOPICS_SECONDS,
-    Coordinator,
-    CoordinatorServices,
-)
+from raftlog.server.groups.coordinator import TOPICS_SECONDS, Coordinator, CoordinatorServices
+from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.types import OFFSETS_TOPIC
 from tests.server.cluster.paper import Scene, play, state_of

@@ -9,10 +9,9 @@ import pytest
 
 from raftlog.consumer_groups import HeartbeatResult
 from raftlog.errors import NotCoordinatorError, NotLeaderError
-from raftlog.server.consumer_groups import heartbeat_keepalive
-from raftlog.server.consumer_groups.heartbeat_keepalive import HeartbeatAnswer, HeartbeatKeepalive
-from raftlog.server.offset_waiters import Acknowledge
-from raftlog.server.rounds import Rounds
+from raftlog.server.groups import shard
+from raftlog.server.groups.shard import HeartbeatAnswer, HeartbeatKeepalive
+from raftlog.server.scheduling import Acknowledge, Rounds
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 
@@ -152,7 +151,7 @@ async def test_who_was_told_nothing_or_joins_or_is_none_any_more_waits_on(s: Sce
 
 
 def test_not_more_members_than_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_keepalive, "MEMBERS_MAX", 1)
+    monkeypatch.setattr(shard, "MEMBERS_MAX", 1)
 
     async def test(s: Scene) -> None:
         shown = Shown(s)

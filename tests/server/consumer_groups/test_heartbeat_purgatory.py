@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from raftlog.errors import NotCoordinatorError, RaftlogError
-from raftlog.server.consumer_groups.heartbeat_purgatory import HeartbeatPurgatory, MemberKey, Unpark
+from raftlog.server.groups.shard import HeartbeatPurgatory, MemberKey, Unpark
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 

@@ -15,8 +15,8 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
 )
 from raftlog.record import BatchHeader, encode, seal, validate
-from raftlog.server.consumer_groups import loading
-from raftlog.server.consumer_groups.loading import RECORDS_PER_TURN, load
+from raftlog.server.groups import shard as loading
+from raftlog.server.groups.shard import RECORDS_PER_TURN, load
 from raftlog.server.partition import Partition
 from raftlog.types import Buffer, Offset
 from tests.running import runs

@@ -24,10 +24,10 @@ from raftlog.errors import (
     ThrottledError,
     TopicExistsError,
 )
-from raftlog.protocol.metadata import BrokerInfo
+from raftlog.protocol.records import BrokerInfo
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.administration import Administration, TopicAuthority
-from raftlog.server.consumer_groups.lookup import PATIENCE_SECONDS, Lookup
+from raftlog.server.groups.coordinator import PATIENCE_SECONDS, Lookup
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.types import OFFSETS_TOPIC
 from tests.running import runs

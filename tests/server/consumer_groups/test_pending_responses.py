@@ -10,9 +10,8 @@ from raftlog.errors import (
     NotCoordinatorError,
     NotEnoughReplicasError,
 )
-from raftlog.server.consumer_groups.pending_responses import PATIENCE_SECONDS, PendingResponses
-from raftlog.server.offset_waiters import Acknowledge
-from raftlog.server.rounds import Rounds
+from raftlog.server.groups.shard import PATIENCE_SECONDS, PendingResponses
+from raftlog.server.scheduling import Acknowledge, Rounds
 from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, state_of
 

@@ -8,7 +8,7 @@ from raftlog.config import TopicConfig
 from raftlog.consumer_groups import TopicInfo
 from raftlog.replication.cluster_commands import CreateTopic
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.server.consumer_groups.topic_source import AgreedTopics, OwnTopics
+from raftlog.server.groups.coordinator import AgreedTopics, OwnTopics
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from tests.server.cluster.paper import Scene, play
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raftlog.server.consumer_groups.wiring import MINUTE_MS
+from raftlog.server.broker import MINUTE_MS
 from tests.server.harness import RunningBroker, running
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raftlog.consumer_groups import GroupRecord
 from raftlog.record import Codec, decode_lists, parse_header, validate
-from raftlog.server.consumer_groups.writing import batches_of
+from raftlog.server.groups.shard import batches_of
 
 NOW_MS = 1_700_000_000_000
 MIB = 1 << 20

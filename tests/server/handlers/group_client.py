@@ -9,8 +9,8 @@ from raftlog.errors import (
     CoordinatorLoadingError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
-from raftlog.protocol.groups import JOIN_EPOCH
+from raftlog.protocol import records
+from raftlog.protocol.records import JOIN_EPOCH
 from tests.server.harness import (
     Client,
     only,
@@ -24,14 +24,14 @@ class GroupClient:
         self.client = client
         self._sequence = 0
 
-    def find(self, *groups: str) -> list[wire.CoordinatorInfo]:
-        message = wire.FindCoordinatorsRequest(groups=list(groups))
-        answer: wire.FindCoordinatorsResponse = self.client.ask(apis.FIND_COORDINATORS, message)
+    def find(self, *groups: str) -> list[records.CoordinatorInfo]:
+        message = records.FindCoordinatorsRequest(groups=list(groups))
+        answer: records.FindCoordinatorsResponse = self.client.ask(apis.FIND_COORDINATORS, message)
         return answer.coordinators
 
     def send_beat(self, member: str, epoch: int, **fields: Any) -> int:
         self._sequence += 1
-        message = wire.GroupHeartbeatRequest(
+        message = records.GroupHeartbeatRequest(
             group=fields.pop("group", "g"),
             member_id=member,
             member_epoch=epoch,
@@ -41,7 +41,7 @@ class GroupClient:
         )
         return self.client.send(apis.GROUP_HEARTBEAT, message)
 
-    def beat(self, member: str, epoch: int, **fields: Any) -> wire.GroupHeartbeatResponse:
+    def beat(self, member: str, epoch: int, **fields: Any) -> records.GroupHeartbeatResponse:
         """The answer; asks again while the coordinator is loading."""
         while True:
             answer = self.client.answer(self.send_beat(member, epoch, **fields)).message
@@ -49,36 +49,36 @@ class GroupClient:
                 continue
             if isinstance(answer, Exception):
                 raise answer
-            assert isinstance(answer, wire.GroupHeartbeatResponse)
+            assert isinstance(answer, records.GroupHeartbeatResponse)
             return answer
 
-    def join(self, member: str, **fields: Any) -> wire.GroupHeartbeatResponse:
+    def join(self, member: str, **fields: Any) -> records.GroupHeartbeatResponse:
         return self.beat(member, JOIN_EPOCH, **fields)
 
-    def wait(self, known: wire.GroupHeartbeatResponse) -> wire.GroupHeartbeatResponse:
+    def wait(self, known: records.GroupHeartbeatResponse) -> records.GroupHeartbeatResponse:
         """What a heartbeat of ``m`` that knows no more than this is answered with, and not soon
         if there is nothing new.
         """
         return self.beat("m", known.member_epoch, owned=known.assignment, wait_ms=15_000)
 
     def commit(
-        self, *offsets: wire.OffsetToCommit, member: str = "", epoch: int = -1, **fields: Any
-    ) -> list[wire.CommittedPartition]:
-        message = wire.OffsetCommitRequest(
+        self, *offsets: records.OffsetToCommit, member: str = "", epoch: int = -1, **fields: Any
+    ) -> list[records.CommittedPartition]:
+        message = records.OffsetCommitRequest(
             group=fields.pop("group", "g"),
             offsets=list(offsets),
             member_id=member,
             member_epoch=epoch,
             **fields,
         )
-        answer: wire.OffsetCommitResponse = self.client.ask(apis.OFFSET_COMMIT, message)
+        answer: records.OffsetCommitResponse = self.client.ask(apis.OFFSET_COMMIT, message)
         return answer.partitions
 
     def fetch(self, *partitions: int, group: str = "g") -> dict[int, int]:
         """Offsets of ``t``'s partitions; of none: all."""
-        names = [wire.PartitionName(topic="t", partition=number) for number in partitions]
-        message = wire.OffsetFetchRequest(group=group, partitions=names or None)
-        answer: wire.OffsetFetchResponse = self.client.ask(apis.OFFSET_FETCH, message)
+        names = [records.PartitionName(topic="t", partition=number) for number in partitions]
+        message = records.OffsetFetchRequest(group=group, partitions=names or None)
+        answer: records.OffsetFetchResponse = self.client.ask(apis.OFFSET_FETCH, message)
         return {one.partition: one.offset for one in answer.offsets}
 
     def fetch_when_read(self, *, group: str = "g") -> dict[int, int]:
@@ -87,29 +87,29 @@ class GroupClient:
             with contextlib.suppress(CoordinatorLoadingError):
                 return self.fetch(group=group)
 
-    def listed(self) -> dict[str, wire.GroupListing]:
-        answer: wire.ListGroupsResponse = self.client.ask(
-            apis.LIST_GROUPS, wire.ListGroupsRequest()
+    def listed(self) -> dict[str, records.GroupListing]:
+        answer: records.ListGroupsResponse = self.client.ask(
+            apis.LIST_GROUPS, records.ListGroupsRequest()
         )
         assert answer.loading == 0
         return {one.group: one for one in answer.groups}
 
-    def described(self, group: str = "g") -> wire.GroupDescription:
-        message = wire.DescribeGroupsRequest(groups=[group])
-        answer: wire.DescribeGroupsResponse = self.client.ask(apis.DESCRIBE_GROUPS, message)
+    def described(self, group: str = "g") -> records.GroupDescription:
+        message = records.DescribeGroupsRequest(groups=[group])
+        answer: records.DescribeGroupsResponse = self.client.ask(apis.DESCRIBE_GROUPS, message)
         return only(answer.groups)
 
-    def delete(self, *groups: str) -> list[wire.DeletedGroup]:
-        message = wire.DeleteGroupsRequest(groups=list(groups))
-        answer: wire.DeleteGroupsResponse = self.client.ask(apis.DELETE_GROUPS, message)
+    def delete(self, *groups: str) -> list[records.DeletedGroup]:
+        message = records.DeleteGroupsRequest(groups=list(groups))
+        answer: records.DeleteGroupsResponse = self.client.ask(apis.DELETE_GROUPS, message)
         return answer.groups
 
 
-def at(partition: int, offset: int, **fields: Any) -> wire.OffsetToCommit:
-    return wire.OffsetToCommit(topic="t", partition=partition, offset=offset, **fields)
+def at(partition: int, offset: int, **fields: Any) -> records.OffsetToCommit:
+    return records.OffsetToCommit(topic="t", partition=partition, offset=offset, **fields)
 
 
-def partitions_of(answer: wire.GroupHeartbeatResponse) -> set[int]:
+def partitions_of(answer: records.GroupHeartbeatResponse) -> set[int]:
     return {number for share in answer.assignment for number in share.partitions}
 
 
@@ -124,5 +124,5 @@ def group_client(client: Client) -> GroupClient:
 
 
 def found_loading(client: Client) -> int:
-    answer: wire.ListGroupsResponse = client.ask(apis.LIST_GROUPS, wire.ListGroupsRequest())
+    answer: records.ListGroupsResponse = client.ask(apis.LIST_GROUPS, records.ListGroupsRequest())
     return answer.loading

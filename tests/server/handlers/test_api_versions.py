@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.protocol import api as apis
-from raftlog.protocol.handshake import ApiVersionsRequest, ApiVersionsResponse
+from raftlog.protocol.security import ApiVersionsRequest, ApiVersionsResponse
 from raftlog.server.dispatch import HANDLERS
 from tests.server.harness import Client, RunningBroker
 

@@ -25,8 +25,8 @@ from raftlog.protocol.cluster import (
 )
 from raftlog.protocol.connection import Request
 from raftlog.server.administration import Administration
+from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import cluster
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play
 from tests.server.harness import Client, RunningBroker, batch_of

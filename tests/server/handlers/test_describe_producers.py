@@ -23,7 +23,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     DescribedProducer,
     DescribedProducers,
     DescribeProducersRequest,
@@ -31,10 +31,10 @@ from raftlog.protocol.produce import (
     ProducersQuery,
 )
 from raftlog.record import validate
+from raftlog.server.apis import producers
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import describe_producers
-from raftlog.server.offset_waiters import Acknowledge
 from raftlog.server.partition import Partition
+from raftlog.server.scheduling import Acknowledge
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of
 from tests.server.harness import (
@@ -235,7 +235,7 @@ class Asked:
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
         self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
         request = SimpleNamespace(message=DescribeProducersRequest(partitions=[query()]))
-        steps = describe_producers.handle(
+        steps = producers.handle(
             cast(BrokerContext, self), cast(Request, request), self.reply.as_reply
         )
         for _ in steps:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from raftlog.protocol.cluster import DescribeEventsRequest, EventStatus
 from raftlog.protocol.connection import Request
-from raftlog.protocol.events import DescribeEventsRequest, EventStatus
-from raftlog.replication.events import Event
+from raftlog.replication.cluster_commands import Event
+from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
-from raftlog.server.event_log import EventLog
-from raftlog.server.handlers import events
+from raftlog.server.partition import EventLog
 from tests.server.cluster.paper import PaperReply
 
 
@@ -19,7 +19,7 @@ def answer(log: EventLog, since_ms: int) -> tuple[list[EventStatus], int]:
     reply = PaperReply()
     context = cast(BrokerContext, SimpleNamespace(events=log))
     request = cast(Request, SimpleNamespace(message=DescribeEventsRequest(since_ms=since_ms)))
-    steps = list(events.handle(context, request, reply.as_reply))
+    steps = list(cluster.handle(context, request, reply.as_reply))
     response: Any = reply.answers[0][0]
     return response.events, len(steps)
 
@@ -41,7 +41,7 @@ def test_events_since_a_time_are_returned_whole() -> None:
 
 def test_many_events_are_read_in_steps() -> None:
     log = EventLog()
-    for number in range(2 * events.EVENTS_PER_STEP):
+    for number in range(2 * cluster.EVENTS_PER_STEP):
         log.add(Event("isr-shrunk", "text"), number)
     found, steps = answer(log, 0)
-    assert (len(found), steps) == (2 * events.EVENTS_PER_STEP, 2)
+    assert (len(found), steps) == (2 * cluster.EVENTS_PER_STEP, 2)

@@ -14,8 +14,13 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from raftlog.protocol.topics import DeleteTopicsRequest
+from raftlog.protocol.records import (
+    DeleteTopicsRequest,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
 from raftlog.storage import Log
 from tests.server.harness import (
     Client,

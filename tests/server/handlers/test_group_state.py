@@ -14,11 +14,8 @@ from raftlog.errors import (
     StorageError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
-from raftlog.protocol.topics import (
-    AddPartitionsRequest,
-    TopicToExtend,
-)
+from raftlog.protocol import records
+from raftlog.protocol.records import AddPartitionsRequest, TopicToExtend
 from raftlog.types import OFFSETS_TOPIC
 from tests.server.handlers.group_client import GroupClient, at, group_client, partitions_of
 from tests.server.harness import (
@@ -41,15 +38,15 @@ def groups(client: Client) -> GroupClient:
 def test_a_commit_is_told_when_it_is_on_the_disk(groups: GroupClient, disk: FaultyDisk) -> None:
     groups.commit(at(0, 5))
     disk.faults.sync_gate.clear()
-    commit = wire.OffsetCommitRequest(group="g", offsets=[at(0, 6)])
+    commit = records.OffsetCommitRequest(group="g", offsets=[at(0, 6)])
     sent = groups.client.send(apis.OFFSET_COMMIT, commit)
-    read = groups.client.send(apis.OFFSET_FETCH, wire.OffsetFetchRequest(group="g"))
+    read = groups.client.send(apis.OFFSET_FETCH, records.OffsetFetchRequest(group="g"))
     groups.find("g")
     assert not groups.client.answered(sent, read)
     disk.faults.sync_gate.set()
-    assert isinstance(groups.client.answer(sent).message, wire.OffsetCommitResponse)
+    assert isinstance(groups.client.answer(sent).message, records.OffsetCommitResponse)
     answer = groups.client.answer(read).message
-    assert isinstance(answer, wire.OffsetFetchResponse)
+    assert isinstance(answer, records.OffsetFetchResponse)
     assert only(answer.offsets).offset == 6
 
 

@@ -27,11 +27,8 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol import groups as wire
-from raftlog.protocol.groups import AWAY_EPOCH, LEAVE_EPOCH
-from raftlog.protocol.topics import (
-    DeleteTopicsRequest,
-)
+from raftlog.protocol import records
+from raftlog.protocol.records import AWAY_EPOCH, LEAVE_EPOCH, DeleteTopicsRequest
 from raftlog.types import OFFSETS_TOPIC
 from tests.server.handlers.group_client import GroupClient, at, group_client, partitions_of
 from tests.server.harness import (
@@ -63,12 +60,12 @@ def test_the_topic_is_made_when_somebody_asks(broker: RunningBroker, client: Cli
 
 
 def test_many_may_ask_at_the_same_time(broker: RunningBroker) -> None:
-    message = wire.FindCoordinatorsRequest(groups=["g"])
+    message = records.FindCoordinatorsRequest(groups=["g"])
     with broker.client() as one, broker.client() as other:
         sent = [(each, each.send(apis.FIND_COORDINATORS, message)) for each in [one, other] * 10]
         for each, number in sent:
             answer = each.answer(number).message
-            assert isinstance(answer, wire.FindCoordinatorsResponse)
+            assert isinstance(answer, records.FindCoordinatorsResponse)
             assert only(answer.coordinators).broker_id == 1
 
 
@@ -134,7 +131,7 @@ def test_two_members_share(groups: GroupClient) -> None:
     assert len(partitions_of(less)) == 2
     groups.beat("m", less.member_epoch, owned=less.assignment)
     answer = groups.client.answer(waiting).message
-    assert isinstance(answer, wire.GroupHeartbeatResponse)
+    assert isinstance(answer, records.GroupHeartbeatResponse)
     assert partitions_of(answer) | partitions_of(less) == {0, 1, 2, 3}
     assert groups.described().state in ("stable", "reconciling")
 
@@ -144,7 +141,7 @@ def test_a_heartbeat_that_waits_is_answered_by_the_next(groups: GroupClient) -> 
     fields: dict[str, Any] = {"owned": one.assignment, "wait_ms": 15_000}
     first = groups.send_beat("m", one.member_epoch, **fields)
     second = groups.send_beat("m", one.member_epoch, **fields)
-    assert isinstance(groups.client.answer(first).message, wire.GroupHeartbeatResponse)
+    assert isinstance(groups.client.answer(first).message, records.GroupHeartbeatResponse)
     assert not groups.client.answered(second)
 
 
@@ -153,7 +150,7 @@ def test_a_heartbeat_waits_a_third_of_the_session_at_most(groups: GroupClient) -
     sent = groups.send_beat(
         "m", one.member_epoch, owned=one.assignment, wait_ms=60_000, session_timeout_ms=300
     )
-    assert isinstance(groups.client.answer(sent).message, wire.GroupHeartbeatResponse)
+    assert isinstance(groups.client.answer(sent).message, records.GroupHeartbeatResponse)
 
 
 def test_heartbeats_of_a_lost_connection_are_forgotten(
@@ -251,7 +248,7 @@ def test_a_partition_of_another_member(groups: GroupClient) -> None:
 
 def test_offsets_that_are_refused_one_by_one(groups: GroupClient) -> None:
     long_note = "x" * (limits.OFFSET_METADATA_CHARS_MAX + 1)
-    elsewhere = wire.OffsetToCommit(topic="gone", partition=0, offset=1)
+    elsewhere = records.OffsetToCommit(topic="gone", partition=0, offset=1)
     outcomes = groups.commit(at(0, 5), at(9, 5), elsewhere, at(1, 5, metadata=long_note))
     assert outcomes[0].failure is None
     errors = [error_of(outcome) for outcome in outcomes[1:]]
@@ -281,15 +278,15 @@ def test_offsets_of_a_topic_that_was_made_anew_are_gone(
 
 def test_offsets_can_be_forgotten(groups: GroupClient) -> None:
     groups.commit(at(0, 5), at(1, 6))
-    names = [wire.PartitionName(topic="t", partition=0)]
-    message = wire.DeleteOffsetsRequest(group="g", partitions=names)
-    answer: wire.DeleteOffsetsResponse = groups.client.ask(apis.DELETE_OFFSETS, message)
+    names = [records.PartitionName(topic="t", partition=0)]
+    message = records.DeleteOffsetsRequest(group="g", partitions=names)
+    answer: records.DeleteOffsetsResponse = groups.client.ask(apis.DELETE_OFFSETS, message)
     assert only(answer.partitions).failure is None
     assert groups.fetch() == {1: 6}
     groups.join("m")
     answer = groups.client.ask(apis.DELETE_OFFSETS, message)
     assert isinstance(error_of(only(answer.partitions)), GroupNotEmptyError)
-    unknown = wire.DeleteOffsetsRequest(group="another", partitions=names)
+    unknown = records.DeleteOffsetsRequest(group="another", partitions=names)
     with pytest.raises(UnknownGroupError):
         groups.client.ask(apis.DELETE_OFFSETS, unknown)
 
@@ -313,5 +310,5 @@ def test_groups_are_listed_by_name(groups: GroupClient) -> None:
 
 
 def test_a_list_says_of_which_partitions_the_groups_are(groups: GroupClient) -> None:
-    answer = groups.client.ask(apis.LIST_GROUPS, wire.ListGroupsRequest())
+    answer = groups.client.ask(apis.LIST_GROUPS, records.ListGroupsRequest())
     assert answer.partitions == list(range(16))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
+from raftlog.protocol.records import InitProducerIdRequest, InitProducerIdResponse
 from raftlog.security.producer_ids import NAMED_ID_BASE
 from tests.server.harness import Client, running
 

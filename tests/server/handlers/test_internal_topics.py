@@ -10,14 +10,15 @@ from raftlog.errors import (
     InvalidTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     AddPartitionsRequest,
     AlterTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
     RecordsToDelete,
     TopicToAlter,
     TopicToExtend,

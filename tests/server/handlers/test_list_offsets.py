@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftlog.errors import InvalidTopicError, UnknownPartitionError, UnknownTopicError
 from raftlog.protocol import api as apis
-from raftlog.protocol.topics import DeleteRecordsRequest, RecordsToDelete
+from raftlog.protocol.records import DeleteRecordsRequest, RecordsToDelete
 from tests.server.harness import Client, FaultyDisk, batch_of, error_of
 
 

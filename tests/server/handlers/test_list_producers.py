@@ -15,7 +15,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     ListedPartition,
     ListedProducers,
     ListProducersRequest,

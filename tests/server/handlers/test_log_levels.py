@@ -10,29 +10,29 @@ import pytest
 from raftlog.clock import SystemClock
 from raftlog.errors import AccessDeniedError, InvalidRequestError
 from raftlog.protocol import api as apis
-from raftlog.protocol import log_levels as wire
+from raftlog.protocol import cluster
 from tests.server.harness import Client, running
 
 NAME = "raftlog.server.connection"
 
 
-def level(client: Client) -> wire.LogLevel:
-    answer = client.ask(apis.DESCRIBE_LOG_LEVELS, wire.DescribeLogLevelsRequest())
+def level(client: Client) -> cluster.LogLevel:
+    answer = client.ask(apis.DESCRIBE_LOG_LEVELS, cluster.DescribeLogLevelsRequest())
     (found,) = [each for each in answer.levels if each.logger == NAME]
-    assert isinstance(found, wire.LogLevel)
+    assert isinstance(found, cluster.LogLevel)
     return found
 
 
-def altering(*levels: str | None) -> wire.AlterLogLevelsRequest:
-    changes = [wire.LogLevelChange(logger=NAME, level=each) for each in levels]
-    return wire.AlterLogLevelsRequest(changes=changes)
+def altering(*levels: str | None) -> cluster.AlterLogLevelsRequest:
+    changes = [cluster.LogLevelChange(logger=NAME, level=each) for each in levels]
+    return cluster.AlterLogLevelsRequest(changes=changes)
 
 
 def test_a_level_is_changed_and_given_back(client: Client) -> None:
     before = level(client)
     try:
         client.ask(apis.ALTER_LOG_LEVELS, altering("error"))
-        assert level(client) == wire.LogLevel(logger=NAME, level="error", is_own=True)
+        assert level(client) == cluster.LogLevel(logger=NAME, level="error", is_own=True)
         with pytest.raises(InvalidRequestError):
             client.ask(apis.ALTER_LOG_LEVELS, altering("debug", "info"))
         client.ask(apis.ALTER_LOG_LEVELS, altering(None))

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog.errors import AccessDeniedError
-from raftlog.protocol.connection import Request
-from raftlog.protocol.membership import (
+from raftlog.protocol.cluster import (
     CancelDecommissionRequest,
     ClusterStateRequest,
     ClusterStateResponse,
@@ -17,8 +16,9 @@ from raftlog.protocol.membership import (
     ProposeRequest,
     ReserveBrokerIdRequest,
 )
+from raftlog.protocol.connection import Request
+from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import membership
 from tests.server.cluster.paper import PaperReply
 
 
@@ -59,19 +59,19 @@ class Desk:
 
 def test_brokers_get_the_state_and_have_commands_proposed() -> None:
     desk = Desk()
-    reply = desk.ask(membership.handle_state, ClusterStateRequest(version=0, wait_ms=0))
+    reply = desk.ask(cluster.handle_state, ClusterStateRequest(version=0, wait_ms=0))
     assert reply.answers[0][0].version == 3
     command = ProposeRequest(command=b"x")
-    desk.ask(membership.handle_propose, command)
+    desk.ask(cluster.handle_propose, command)
     assert desk.begun == [command]
 
 
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (membership.handle_reserve_id, ReserveBrokerIdRequest()),
-        (membership.handle_decommission, DecommissionRequest(broker=3)),
-        (membership.handle_cancel_decommission, CancelDecommissionRequest(broker=3)),
+        (cluster.handle_reserve_id, ReserveBrokerIdRequest()),
+        (cluster.handle_decommission, DecommissionRequest(broker=3)),
+        (cluster.handle_cancel_decommission, CancelDecommissionRequest(broker=3)),
     ],
 )
 def test_operators_prove_that_they_know_the_secret(handler: Any, message: Any) -> None:

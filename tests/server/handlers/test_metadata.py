@@ -7,7 +7,7 @@ from pathlib import Path
 from raftlog.config import Address
 from raftlog.errors import InvalidTopicError, UnknownTopicError
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest, MetadataResponse
+from raftlog.protocol.records import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import PartitionRange
 from tests.server.harness import Client, RunningBroker, error_of, only, running
 

@@ -9,10 +9,10 @@ import pytest
 
 from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.operator_auth import Asking, OperatorProveRequest, OperatorProveResponse
 from raftlog.protocol.peer import NONCE_BYTES, PROOF_BYTES
+from raftlog.protocol.security import Asking, OperatorProveRequest, OperatorProveResponse
+from raftlog.server.apis import cluster, security
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import cluster, operator
 from tests.server.cluster.paper import PaperReply
 
 SECRET = b"sesame"
@@ -49,8 +49,8 @@ class Desk:
 
     def prove(self, secret: bytes = SECRET) -> Any:
         asking = Asking(secret, b"1" * NONCE_BYTES)
-        hello = self.ask(operator.handle_hello, asking.hello())
-        return self.ask(operator.handle_prove, asking.check(hello))
+        hello = self.ask(security.handle_hello, asking.hello())
+        return self.ask(security.handle_prove, asking.check(hello))
 
     def check(self) -> None:
         self.context.check_operator(cast(Any, self.connection), "recover_cluster")
@@ -69,9 +69,9 @@ def test_another_secret_makes_no_operator() -> None:
     with pytest.raises(AccessDeniedError):
         desk.prove(b"another")
     with pytest.raises(AccessDeniedError):
-        desk.ask(operator.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+        desk.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
     with pytest.raises(AccessDeniedError, match="once"):
-        desk.ask(operator.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+        desk.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
     with pytest.raises(AccessDeniedError):
         desk.check()
 

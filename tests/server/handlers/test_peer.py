@@ -27,11 +27,9 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol import peer_auth
+from raftlog.protocol import security
 from raftlog.protocol.api import Api
-from raftlog.protocol.connection import Broken, ClientConnectionState, Response
-from raftlog.protocol.frame import FRAME, MAGIC
-from raftlog.protocol.handshake import ApiVersionsRequest
+from raftlog.protocol.connection import FRAME, MAGIC, Broken, ClientConnectionState, Response
 from raftlog.protocol.peer import (
     ENVELOPE_BYTES_MAX,
     PeerHelloRequest,
@@ -43,10 +41,10 @@ from raftlog.protocol.peer import (
     PeerProveResponse,
     RaftRequest,
 )
-from raftlog.protocol.peer_auth import Dialling
 from raftlog.protocol.schema import Message
+from raftlog.protocol.security import ApiVersionsRequest, Dialling
 from raftlog.server import dispatch as dispatching
-from raftlog.server.peers.channel import SocketPeerConnector
+from raftlog.server.peers.links import SocketPeerConnector
 from raftlog.types import Buffer
 from tests.server.peers.world import HANDLERS, SECRET, FakeBroker
 
@@ -421,7 +419,7 @@ def test_a_proved_peer_that_may_not_take_part_is_told_why(
 def proof_regardless(dialling: Dialling, response: PeerHelloResponse) -> PeerProveRequest:
     """The right proof, of one that does not mind whom it talks to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer_auth, "check_version", lambda _peer: None)
+        patch.setattr(security, "check_version", lambda _peer: None)
         return dialling.check(response)
 
 

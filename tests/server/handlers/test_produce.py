@@ -16,9 +16,9 @@ from raftlog.errors import (
     UnknownTopicError,
     UnsupportedFeatureError,
 )
-from raftlog.mirror.batches import hole_of
+from raftlog.mirror.mirror import hole_of
 from raftlog.protocol import api as apis
-from raftlog.protocol.produce import (
+from raftlog.protocol.records import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,

@@ -15,15 +15,14 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     RecordsToDelete,
 )
+from raftlog.server.apis.topics import DELETE_SECONDS_MAX, handle_delete_records
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers.records import handle_delete_records
-from raftlog.server.requests.deletion import DELETE_SECONDS_MAX
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
 from tests.server.harness import Client, batch_of, error_of, only, running

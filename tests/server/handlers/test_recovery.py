@@ -8,17 +8,17 @@ from typing import Any, cast
 
 from raftlog.errors import LeaderNotAvailableError
 from raftlog.protocol import api as apis
-from raftlog.protocol.connection import Request
-from raftlog.protocol.recovery import (
+from raftlog.protocol.cluster import (
     GroupReport,
     ReviveRequest,
     ReviveResponse,
     SurveyRequest,
     SurveyResponse,
 )
+from raftlog.protocol.connection import Request
 from raftlog.server.administration import Administration
+from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import recovery
 from tests.running import runs
 from tests.server.cluster.paper import PaperReply, Scene, play
 
@@ -48,7 +48,7 @@ def ask(s: Scene, handler: Any, message: Any) -> tuple[PaperReply, PaperRecovery
 
 @runs(play)
 async def test_a_survey_is_answered(s: Scene) -> None:
-    reply, _ = ask(s, recovery.handle_survey, SurveyRequest(groups=["a", "b"]))
+    reply, _ = ask(s, cluster.handle_survey, SurveyRequest(groups=["a", "b"]))
     await asyncio.sleep(0.01)
     assert reply.answers == [
         (SurveyResponse(reports=[GroupReport(group="a"), GroupReport(group="b")]), ())
@@ -58,11 +58,11 @@ async def test_a_survey_is_answered(s: Scene) -> None:
 @runs(play)
 async def test_a_revival_is_answered_when_it_is_done_or_failed(s: Scene) -> None:
     request = ReviveRequest(group="a", generation=0)
-    reply, paper = ask(s, recovery.handle_revive, request)
+    reply, paper = ask(s, cluster.handle_revive, request)
     await asyncio.sleep(0.01)
     assert reply.answers == [(ReviveResponse(), ())]
     assert paper.revived == [request]
-    reply, _ = ask(s, recovery.handle_revive, ReviveRequest(group="a", generation=1))
+    reply, _ = ask(s, cluster.handle_revive, ReviveRequest(group="a", generation=1))
     await asyncio.sleep(0.01)
     (failure,) = reply.errors
     assert isinstance(failure, LeaderNotAvailableError)

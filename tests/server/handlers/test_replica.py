@@ -9,15 +9,15 @@ import pytest
 
 from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.replication import (
+from raftlog.protocol.peer import (
     DurablePosition,
     EncodedPartitionState,
     PartitionStatesRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
 )
+from raftlog.server.apis import peer
 from raftlog.server.context import BrokerContext
-from raftlog.server.handlers import replica
 from tests.server.cluster.paper import PaperReply
 
 
@@ -49,28 +49,26 @@ def handle(handler: Any, message: Any) -> tuple[Context, PaperReply]:
 
 def test_a_fetch_goes_to_the_session_of_its_connection_which_answers() -> None:
     message = ReplicaFetchRequest(partitions=[], full=True)
-    context, reply = handle(replica.handle_fetch, message)
+    context, reply = handle(peer.handle_fetch, message)
     assert context.calls == [("fetch", reply.connection, message, reply)]
     assert (reply.answers, reply.ends) == ([], 0)
 
 
 def test_progress_goes_there_too_and_wants_no_answer() -> None:
     position = DurablePosition("T1", 0, 1, 5)
-    context, reply = handle(replica.handle_progress, ReplicaProgressRequest(partitions=[position]))
+    context, reply = handle(peer.handle_progress, ReplicaProgressRequest(partitions=[position]))
     assert context.calls == [("progress", reply.connection, [position])]
     assert (reply.answers, reply.ends) == ([], 1)
 
 
 def test_states_are_believed_or_not_and_want_no_answer() -> None:
     state = EncodedPartitionState("T1", 0, 1, b"")
-    context, reply = handle(replica.handle_states, PartitionStatesRequest(states=[state]))
+    context, reply = handle(peer.handle_states, PartitionStatesRequest(states=[state]))
     assert context.calls == [("take", [state])]
     assert (reply.answers, reply.ends) == ([], 1)
 
 
-@pytest.mark.parametrize(
-    "handler", [replica.handle_fetch, replica.handle_progress, replica.handle_states]
-)
+@pytest.mark.parametrize("handler", [peer.handle_fetch, peer.handle_progress, peer.handle_states])
 def test_a_broker_that_stands_alone_has_none_of_this(handler: Any) -> None:
     class Alone(Context):
         def clustered(self) -> Context:

@@ -19,8 +19,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import DescribeClusterRequest, DescribeClusterResponse
-from raftlog.protocol.schema import PartitionRange
-from raftlog.protocol.topics import (
+from raftlog.protocol.records import (
     AddPartitionsRequest,
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -33,6 +32,7 @@ from raftlog.protocol.topics import (
     TopicToCreate,
     TopicToExtend,
 )
+from raftlog.protocol.schema import PartitionRange
 from tests.server.harness import (
     Client,
     FaultyDisk,

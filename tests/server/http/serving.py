@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raftlog.clock import SystemClock
 from raftlog.config import Address
-from raftlog.server.http.server import HttpServer
-from raftlog.server.listener import address_of, bind
+from raftlog.server.connection import address_of, bind
+from raftlog.server.http.app import HttpServer
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
 
 

@@ -21,12 +21,11 @@ from starlette.requests import HTTPConnection
 from raftlog import Acl, Admin, Consumer, NewTopic, TopicPartition, limits, tls
 from raftlog.clock import SystemClock
 from raftlog.config import Address
-from raftlog.security.failures import FailureLimit
-from raftlog.server.http.authentication import HttpAuthentication, RejectedError
-from raftlog.server.http.server import HttpServer
-from raftlog.server.listener import address_of, bind
+from raftlog.security.credentials import FailureLimit
+from raftlog.server.connection import address_of, bind
+from raftlog.server.http.app import HttpAuthentication, HttpServer, RejectedError
 from raftlog.testing.certificates import Certificates
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from raftlog_cli.console.app import Console
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
 from tests.server.provider import AUDIENCE, ISSUER, Provider

@@ -7,8 +7,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from raftlog.server.http.exposition import render
-from raftlog.server.http.series import Values
+from raftlog.server.http.collect import Values, render
 from raftlog.server.metrics import Durations
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog import limits
-from raftlog.server.http.lag_times import LagTimes
+from raftlog.server.http.collect import LagTimes
 
 
 def test_the_time_of_a_record_is_interpolated() -> None:

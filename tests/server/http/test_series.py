@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from raftlog.server.http.series import BY_NAME, METRICS, Values
+from raftlog.server.http.collect import BY_NAME, METRICS, Values
 from raftlog.server.metrics import Durations
 
 

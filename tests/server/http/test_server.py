@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftlog import limits
-from raftlog.server.http.server import DELAY_INTERVAL_SECONDS, LoopDelay
+from raftlog.server.http.app import DELAY_INTERVAL_SECONDS, LoopDelay
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play
 from tests.server.harness import FakeClock, closed_by_peer

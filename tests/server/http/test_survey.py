@@ -8,7 +8,7 @@ import pytest
 
 from raftlog import limits
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.http.survey import Standing, Survey, readiness
+from raftlog.server.http.collect import Standing, Survey, readiness
 from raftlog.server.partition import Partition
 from raftlog.types import TopicPartition
 from tests.running import runs

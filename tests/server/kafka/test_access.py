@@ -10,7 +10,7 @@ import pytest
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import APIS, Api
-from raftlog.kafka.schema import Field, definitions, is_struct
+from raftlog.kafka.codec import Field, definitions, is_struct
 from raftlog.security.acl import CLUSTER_NAME, Acl, Operation, ResourceType
 from raftlog.server.access.rules import free
 from raftlog.server.kafka.access import RULES

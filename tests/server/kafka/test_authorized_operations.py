@@ -12,7 +12,7 @@ from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
 from raftlog.security.acl import CLUSTER_NAME, OPERATIONS, Acl
-from raftlog.server.kafka.authorized_operations import NOT_REQUESTED
+from raftlog.server.kafka.metadata import NOT_REQUESTED
 from tests.server.access.acting import acting, allowing, guarded, kafka_acting
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient

@@ -10,8 +10,8 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError, ThrottledError
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
-from raftlog.protocol.metadata import BrokerInfo, PartitionInfo
-from raftlog.server.kafka.parts import ResponseRoom, check_count, hint_leaders, unsigned
+from raftlog.protocol.records import BrokerInfo, PartitionInfo
+from raftlog.server.kafka.reply import ResponseRoom, check_count, hint_leaders, unsigned
 
 Response = codec.structs("response", apis.FETCH.key)
 

@@ -8,9 +8,9 @@ import pytest
 
 from raftlog import limits
 from raftlog.kafka.codec import finish
-from raftlog.server.kafka import patterns
-from raftlog.server.kafka.patterns import matching
-from raftlog.server.turns import ITEMS_PER_STEP
+from raftlog.server.kafka import consumer_protocol
+from raftlog.server.kafka.consumer_protocol import matching
+from raftlog.server.scheduling import ITEMS_PER_STEP
 
 
 def found(pattern: str, names: Iterable[str]) -> list[str]:
@@ -38,7 +38,7 @@ def test_whole_names_match_that_the_client_may_see(
     monkeypatch: pytest.MonkeyPatch, pattern: str, expected: list[str], *, has_re2: bool
 ) -> None:
     if not has_re2:
-        monkeypatch.setattr(patterns, "re2", None)
+        monkeypatch.setattr(consumer_protocol, "re2", None)
     assert found(pattern, ["t1", "t2", "at1", "u", "secret"]) == expected
 
 
@@ -79,13 +79,13 @@ def test_without_re2_some_expressions_are_refused(
     monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     """Python would need too long for them, or does not know them as RE2 does."""
-    monkeypatch.setattr(patterns, "re2", None)
+    monkeypatch.setattr(consumer_protocol, "re2", None)
     with pytest.raises(ValueError, match=r"google-re2 is not installed \(pip install"):
         found(pattern, ["t"])
 
 
 @pytest.mark.parametrize("pattern", ["(a", "a)", "[b-a]"])
 def test_what_python_does_not_accept(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
-    monkeypatch.setattr(patterns, "re2", None)
+    monkeypatch.setattr(consumer_protocol, "re2", None)
     with pytest.raises(ValueError, match="is not a valid regular expression: "):
         found(pattern, ["t"])

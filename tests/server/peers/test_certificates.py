@@ -13,11 +13,9 @@ from raftlog import Admin, tls
 from raftlog.clock import SystemClock
 from raftlog.errors import AccessDeniedError, AuthenticationError, InvalidConfigError
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.server.peers.channel import SocketPeerConnector
-from raftlog.server.peers.links import PeerLinks
-from raftlog.server.peers.registry import PeerRegistry
+from raftlog.server.peers.links import PeerLinks, PeerRegistry, SocketPeerConnector
 from raftlog.testing.certificates import Certificates, create
-from raftlog.testing.probes import free_port
+from raftlog.testing.cluster import free_port
 from tests.server.harness import RunningBroker, running
 
 SECRET = "sesame, which is known to both"

@@ -20,10 +20,9 @@ from raftlog.errors import (
 )
 from raftlog.memory_transport import MemoryTransport, join
 from raftlog.protocol import api as apis
-from raftlog.protocol.connection import Request, ServerConnectionState
-from raftlog.protocol.frame import farewell
+from raftlog.protocol.connection import Request, ServerConnectionState, farewell
 from raftlog.protocol.peer import PeerPingRequest, PeerPingResponse, RaftRequest
-from raftlog.server.peers.channel import PeerChannel, SocketPeerConnector
+from raftlog.server.peers.links import PeerChannel, SocketPeerConnector
 from raftlog.server.tls import BrokerTls
 from raftlog.testing.certificates import Certificates, create
 from tests.client.virtual import VirtualLoop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.server.peers.link import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, backoff_seconds
+from raftlog.server.peers.links import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, backoff_seconds
 
 
 @pytest.mark.parametrize(

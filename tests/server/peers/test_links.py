@@ -14,13 +14,13 @@ from raftlog.errors import (
     ConnectionLostError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.metadata import MetadataRequest
 from raftlog.protocol.peer import (
     ENVELOPE_BYTES_MAX,
     PeerIdentity,
     PeerPingRequest,
     RaftRequest,
 )
+from raftlog.protocol.records import MetadataRequest
 from tests.server.peers.world import Run, World, alternating, at, pair
 
 # -- up and down ---------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.protocol.peer_auth import Dialling
-from raftlog.server.peers.peering import Peering
-from raftlog.server.peers.registry import PeerRegistry
+from raftlog.protocol.security import Dialling
+from raftlog.server.peers.links import Peering, PeerRegistry
 
 
 def identity(broker_id: int, cluster_id: str = "") -> PeerIdentity:

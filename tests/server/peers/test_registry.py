@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from raftlog.consensus.journal import PeerSeen
-from raftlog.consensus.peer_transport import Heard
+from raftlog.consensus.transport import Heard
 from raftlog.errors import (
     BrokerIdInUseError,
     BrokerRemovedError,
@@ -16,7 +16,7 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.server.peers.registry import PeerRegistry
+from raftlog.server.peers.links import PeerRegistry
 
 TIMEOUT_S = 3.0
 

@@ -19,18 +19,12 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server import dispatch as dispatching
+from raftlog.server.apis import peer
 from raftlog.server.authentication import Authenticator
-from raftlog.server.budgets import ResponseBudget
-from raftlog.server.connection import Connection
-from raftlog.server.handlers import peer
-from raftlog.server.listener import Connections
+from raftlog.server.connection import Connection, Connections
 from raftlog.server.metrics import Counters
-from raftlog.server.peers.channel import PeerConnector
-from raftlog.server.peers.links import PeerLinks
-from raftlog.server.peers.peering import Peering
-from raftlog.server.peers.registry import PeerRegistry
-from raftlog.server.turns import Steps, Turns
-from raftlog.server.workers import Workers
+from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRegistry
+from raftlog.server.scheduling import ResponseBudget, Steps, Turns, Workers
 from tests.client.virtual import VirtualLoop
 
 HEARTBEAT_MS = 500

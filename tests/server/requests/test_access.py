@@ -9,7 +9,7 @@ from typing import Any, cast
 from raftlog import limits
 from raftlog.replication.cluster_commands import DeleteAcls
 from raftlog.security.acl import Acl, AclFilter
-from raftlog.server.requests.access import SELECTED_PER_STEP, delete_acls, select_acls
+from raftlog.server.apis.security import SELECTED_PER_STEP, delete_acls, select_acls
 from tests.server.harness import finished
 
 ACLS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.server.requests.auto_create import create_soon
+from raftlog.server.apis.topics import create_soon
 from tests.server.harness import RunningBroker
 
 

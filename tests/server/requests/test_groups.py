@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from raftlog.errors import NotCoordinatorError, UnknownGroupError
-from raftlog.server.context import BrokerContext
-from raftlog.server.requests.groups import (
+from raftlog.server.apis.groups import (
     change_offsets,
     delete_groups,
     describe_groups,
     fetch_offsets,
     list_groups,
 )
+from raftlog.server.context import BrokerContext
 from raftlog.types import TopicPartition
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.server.requests.outcomes import Outcomes
+from raftlog.server.apis.outcomes import Outcomes
 
 
 def test_they_are_complete_once_in_order() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from raftlog.errors import NotLeaderError
 from raftlog.record import validate
+from raftlog.server.apis.producers import list_producers
 from raftlog.server.context import BrokerContext
-from raftlog.server.requests.producers import list_producers
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play, state_of
 from tests.server.harness import batch_of

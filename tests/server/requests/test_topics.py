@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NamedTuple, cast
 
 from raftlog.errors import InvalidTopicError
-from raftlog.server.requests.topics import Changed, change_each
+from raftlog.server.apis.topics import Changed, change_each
 
 
 class Named(NamedTuple):

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from raftlog.testing.history import keys
+from raftlog.testing.history import entries
 from raftlog.testing.history.entries import (
     AnyEntry,
     Append,
@@ -245,7 +245,7 @@ def commit_what_was_lost(tape: HistoryEditor) -> None:
 
 def _state(tape: HistoryEditor) -> dict[int, Seen]:
     """The last record of each key in the final log."""
-    return {keys.key_of(seen[2], KEYS): seen for seen in tape.final(KEYED)}
+    return {entries.key_of(seen[2], KEYS): seen for seen in tape.final(KEYED)}
 
 
 def _acked(tape: HistoryEditor) -> set[int]:
@@ -258,19 +258,21 @@ def _acked(tape: HistoryEditor) -> set[int]:
 
 def lose_a_key(tape: HistoryEditor) -> None:
     acked = _acked(tape)
-    live = [s for s in _state(tape).values() if s[2] in acked and not keys.is_tombstone(s[2])]
+    live = [s for s in _state(tape).values() if s[2] in acked and not entries.is_tombstone(s[2])]
     uncertain = {
-        keys.key_of(value, KEYS)
+        entries.key_of(value, KEYS)
         for _, entry in tape.find(Append, KEYED)
         if entry.type == "info"
         for value in range(entry.first, entry.first + entry.count)
-        if keys.is_tombstone(value)
+        if entries.is_tombstone(value)
     }
     end = tape.final(KEYED)[-1][0]
-    sure = [seen for seen in live if keys.key_of(seen[2], KEYS) not in uncertain and seen[0] < end]
+    sure = [
+        seen for seen in live if entries.key_of(seen[2], KEYS) not in uncertain and seen[0] < end
+    ]
     lost = tape.random.choice(sure)
-    which = keys.key_of(lost[2], KEYS)
-    tape.rewrite(KEYED, lambda log: [s for s in log if keys.key_of(s[2], KEYS) != which])
+    which = entries.key_of(lost[2], KEYS)
+    tape.rewrite(KEYED, lambda log: [s for s in log if entries.key_of(s[2], KEYS) != which])
 
 
 def lose_a_key_on_a_replica(tape: HistoryEditor) -> None:
@@ -280,11 +282,11 @@ def lose_a_key_on_a_replica(tape: HistoryEditor) -> None:
     older = [
         s
         for s in tape.final(KEYED)
-        if s[0] < state[keys.key_of(s[2], KEYS)][0]
-        and state[keys.key_of(s[2], KEYS)][2] in acked
-        and not keys.is_tombstone(state[keys.key_of(s[2], KEYS)][2])
+        if s[0] < state[entries.key_of(s[2], KEYS)][0]
+        and state[entries.key_of(s[2], KEYS)][2] in acked
+        and not entries.is_tombstone(state[entries.key_of(s[2], KEYS)][2])
     ]
-    lost = state[keys.key_of(tape.random.choice(older)[2], KEYS)]
+    lost = state[entries.key_of(tape.random.choice(older)[2], KEYS)]
     tape.redump(KEYED, 2, lambda log: [s for s in log if s != lost])
 
 
@@ -295,20 +297,20 @@ def bring_a_key_back(tape: HistoryEditor) -> None:
         for one in tape.acked(KEYED)
         for number, value in enumerate(range(one.entry.first, one.entry.first + one.entry.count))
     ]
-    last = {keys.key_of(value, KEYS): (value, offset) for value, offset in found}
+    last = {entries.key_of(value, KEYS): (value, offset) for value, offset in found}
     state = _state(tape)
     back = [
         (offset, 1, value, 1)
         for value, offset in found
-        for newest, at in (last[keys.key_of(value, KEYS)],)
-        if keys.is_tombstone(newest) and not keys.is_tombstone(value)
-        if state.get(keys.key_of(value, KEYS), (0,))[0] <= at
+        for newest, at in (last[entries.key_of(value, KEYS)],)
+        if entries.is_tombstone(newest) and not entries.is_tombstone(value)
+        if state.get(entries.key_of(value, KEYS), (0,))[0] <= at
     ]
     ghost = tape.random.choice(back)
-    which = keys.key_of(ghost[2], KEYS)
+    which = entries.key_of(ghost[2], KEYS)
     tape.rewrite(
         KEYED,
-        lambda log: sorted([*(s for s in log if keys.key_of(s[2], KEYS) != which), ghost]),
+        lambda log: sorted([*(s for s in log if entries.key_of(s[2], KEYS) != which), ghost]),
     )
 
 

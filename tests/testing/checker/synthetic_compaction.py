@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from raftlog.testing.history import keys
+from raftlog.testing.history import entries as keys
 from raftlog.testing.history.entries import AnyEntry, Append, Poll, Seen, Type
 
 PARTITION: Final = "keyed:0"

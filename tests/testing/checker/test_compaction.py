@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.testing.checker.judge import NOT_COMPACTED
-from raftlog.testing.history import keys
+from raftlog.testing.history import entries
 from raftlog.testing.history.entries import Seen
 from tests.testing.checker.small import Small
 
@@ -25,7 +25,7 @@ def of_key(key: int, *, dead: bool) -> list[int]:
     return [
         value
         for value in range(1, 2_000)
-        if keys.key_of(value, KEYS) == key and keys.is_tombstone(value) == dead
+        if entries.key_of(value, KEYS) == key and entries.is_tombstone(value) == dead
     ]
 
 

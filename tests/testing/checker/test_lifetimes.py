@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, Change, FaultSpan
-from raftlog.testing.checker.lifetimes import UNCLEAR, Lifetimes
+from raftlog.testing.checker.partition import UNCLEAR, Lifetimes
 
 
 def change(what: str, invoked: int, completed: int, outcome: int = OK) -> Change:

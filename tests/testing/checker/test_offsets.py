@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raftlog.testing.checker.gather_groups import GroupsGatherer, Share
-from raftlog.testing.checker.offsets import Commits, Fetched
+from raftlog.testing.checker.groups import Commits, Fetched
 from raftlog.testing.history.entries import Commit, Committed
 from tests.testing.checker.small import Small, good
 

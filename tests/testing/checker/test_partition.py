@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from raftlog.testing.checker.gather import Gatherer
-from raftlog.testing.checker.lifetimes import Lifetimes
-from raftlog.testing.checker.partition import Log, Partition, Polls
-from raftlog.testing.checker.runs import Runs, Table
+from raftlog.testing.checker.partition import Lifetimes, Log, Partition, Polls
+from raftlog.testing.checker.verdict import Runs, Table
 from raftlog.testing.history.entries import Seen
 from tests.testing.checker.small import P, Small, good
 

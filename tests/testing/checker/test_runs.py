@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from raftlog.testing.checker.runs import (
+from raftlog.testing.checker.verdict import (
     FAR,
     NO_RUNS,
     Cover,

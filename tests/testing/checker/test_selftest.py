@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import zstandard
 
-from raftlog.testing.checker import appends, judge, observed, polls, run_validity, selftest
-from raftlog.testing.checker.selftest import GOLDEN, VALID, Result, is_expected
+from raftlog.testing.checker import judge, log, run
+from raftlog.testing.checker.judge import GOLDEN, VALID, Result, is_expected
 from tests.golden import make_histories
 from tests.testing.checker.history_editor import HistoryEditor
 from tests.testing.checker.mutations import MUTATIONS, Mutation
@@ -45,14 +45,14 @@ def test_every_anomaly_is_found_in_many_more_histories() -> None:
 
 
 def test_the_stored_histories_are_those_of_the_generators() -> None:
-    assert msgspec.json.encode(selftest.load()) == msgspec.json.encode(make_histories.make())
+    assert msgspec.json.encode(judge.load()) == msgspec.json.encode(make_histories.make())
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / GOLDEN.name
     path.write_bytes(GOLDEN.read_bytes()[:-100])
     with pytest.raises(zstandard.ZstdError):
-        selftest.load(path)
+        judge.load(path)
 
 
 def nothing(*_: object, **__: object) -> tuple[str, ...]:
@@ -60,15 +60,15 @@ def nothing(*_: object, **__: object) -> tuple[str, ...]:
 
 
 def failed() -> list[Result]:
-    return [result for result in selftest.run() if not result.passed]
+    return [result for result in judge.run() if not result.passed]
 
 
 @pytest.mark.parametrize(
     ("module", "kinds"),
     [
-        (appends, {"LOST-tail", "MOVED", "REALTIME-ORDER", "NONMONOTONIC-SEND"}),
-        (observed, {"OBSERVED-THEN-LOST"}),
-        (polls, {"POLL-SKIP", "INT-POLL-SKIP", "NONMONOTONIC-POLL", "STALE-READ"}),
+        (log, {"LOST-tail", "MOVED", "REALTIME-ORDER", "NONMONOTONIC-SEND"}),
+        (log, {"OBSERVED-THEN-LOST"}),
+        (log, {"POLL-SKIP", "INT-POLL-SKIP", "NONMONOTONIC-POLL", "STALE-READ"}),
     ],
 )
 def test_a_judge_that_does_not_look_is_caught(
@@ -82,18 +82,16 @@ def test_a_judge_that_does_not_look_is_caught(
 
 
 def test_a_judge_without_doubts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_validity, "troubles", nothing)
-    unknown = [case for case in selftest.load().cases if case.expected == selftest.UNKNOWN]
-    assert len([result for result in failed() if result.expected == selftest.UNKNOWN]) == len(
-        unknown
-    )
+    monkeypatch.setattr(run, "troubles", nothing)
+    unknown = [case for case in judge.load().cases if case.expected == judge.UNKNOWN]
+    assert len([result for result in failed() if result.expected == judge.UNKNOWN]) == len(unknown)
 
 
 def test_a_judge_that_is_never_content_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., tuple[str, ...]] = run_validity.troubles  # type: ignore[assignment]
+    real: Callable[..., tuple[str, ...]] = run.troubles  # type: ignore[assignment]
 
     def doubt(*args: object) -> tuple[str, ...]:
         return (*real(*args), "who knows")
 
     monkeypatch.setattr(judge.run_validity, "troubles", doubt)
-    assert selftest.run()[0] == Result(VALID, VALID, passed=False)
+    assert judge.run()[0] == Result(VALID, VALID, passed=False)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from raftlog.testing.history import keys
+from raftlog.testing.history import entries as keys
 from raftlog.testing.history.entries import Append
 from tests.testing.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.testing.simulator.consensus_checker import first_directory
-from raftlog.testing.simulator.consensus_process import Process
-from raftlog.testing.simulator.consensus_world import World
+from raftlog.testing.simulator.consensus import Process, World, first_directory
 
 GROUP: Final = "g0"
 

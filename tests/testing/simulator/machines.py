@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raftlog.errors import DataDirectoryError
-from raftlog.testing.simulator.process import BrokerMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import BrokerMachine, World
 
 
 class Echo:

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
-from raftlog.testing.simulator.network import Latency, SimNetwork, SimSocket
-from raftlog.testing.simulator.transport import SimTransport
+from raftlog.testing.simulator.network import Latency, SimNetwork, SimSocket, SimTransport
 
 T = TypeVar("T")
 

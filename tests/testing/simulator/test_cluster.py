@@ -11,10 +11,10 @@ import pytest
 
 from raftlog.record.compaction import Mask, Original, Rewriter
 from raftlog.replication.leadership import Leadership
-from raftlog.server.cluster.hosted_partition import HostedPartition
-from raftlog.server.cluster.role_manager import RoleManager
+from raftlog.server.cluster.elections import HostedPartition
+from raftlog.server.cluster.replicas import RoleManager
 from raftlog.server.partition import Partition
-from raftlog.storage import retention
+from raftlog.storage import log
 from raftlog.storage.compaction import CompactionState
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.scenario import Scenario, run
@@ -78,9 +78,9 @@ def kinds_found(
 
 
 def test_retaining_a_segment_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    expired = retention.expired
+    expired = log.expired
 
-    def one_more(segments: Sequence[retention.SegmentInfo], **terms: Any) -> int:
+    def one_more(segments: Sequence[log.SegmentInfo], **terms: Any) -> int:
         terms["retention_bytes"] -= 16_384
         return expired(segments, **terms)
 
@@ -88,7 +88,7 @@ def test_retaining_a_segment_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) 
         plan = replace(scenario.workload, deletes=False, recreates_after_s=0.0, group=None)
         return replace(scenario, workload=plan.with_retained_bytes(Random(scenario.seed)))
 
-    monkeypatch.setattr(retention, "expired", one_more)
+    monkeypatch.setattr(log, "expired", one_more)
     assert "DELETED-TOO-MUCH" in kinds_found("DELETED-TOO-MUCH", change=with_small_topics)
 
 

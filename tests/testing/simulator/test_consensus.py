@@ -16,14 +16,11 @@ from typing import Any, Final
 
 import pytest
 
-from raftlog.consensus import ballot, hosted_group, journal, journal_file, peer_transport, proposals
-from raftlog.consensus import envelope as messages
+from raftlog.consensus import hosted_group, journal, raft_group, transport
 from raftlog.consensus import raft_group as groups
-from raftlog.consensus.journal import Journal, JournalSyncTask
+from raftlog.consensus.journal import Journal, JournalSyncTask, RaftJournal, RaftLog
 from raftlog.consensus.node import ConsensusNode
-from raftlog.consensus.outcome import NotProposed
-from raftlog.consensus.raft_journal import RaftJournal
-from raftlog.consensus.raft_log import RaftLog
+from raftlog.consensus.settings import NotProposed
 from raftlog.disk import Disk, File
 from raftlog.testing.simulator import consensus
 from raftlog.testing.simulator.consensus import FAULTS, Mix, describe, run
@@ -138,7 +135,7 @@ def skip_fdatasync(patch: pytest.MonkeyPatch) -> None:
 
     def write_only(self: JournalSyncTask) -> None:
         position, payload = self.file.size(), journal._array(self.records)
-        self.file.append([journal_file.encode(payload, sequence=self.sequence, position=position)])
+        self.file.append([journal.encode(payload, sequence=self.sequence, position=position)])
 
     patch.setattr(JournalSyncTask, "_append", write_only)
 
@@ -149,7 +146,7 @@ def skip_sync_of_a_rewrite(patch: pytest.MonkeyPatch) -> None:
     def write_only(disk: Disk, path: str, payload: bytes, *, sequence: int) -> File:
         file = disk.open(path, create=True)
         file.truncate(0)
-        file.append([journal_file.encode(payload, sequence=sequence, position=0)])
+        file.append([journal.encode(payload, sequence=sequence, position=0)])
         return file
 
     patch.setattr(journal, "write_file", write_only)
@@ -188,7 +185,7 @@ def truncate_what_matches(patch: pytest.MonkeyPatch) -> None:
 
 def count_votes_of_one(patch: pytest.MonkeyPatch) -> None:
     """An election needs no majority (hazard 4, at its worst)."""
-    patch.setattr(ballot.Ballot, "stand", lambda self: True)
+    patch.setattr(raft_group.Ballot, "stand", lambda self: True)
 
 
 def vote_for_any_log(patch: pytest.MonkeyPatch) -> None:
@@ -197,12 +194,12 @@ def vote_for_any_log(patch: pytest.MonkeyPatch) -> None:
     vote, pre_vote = groups.RaftGroup._on_vote, groups.RaftGroup._on_pre_vote
     patch.setitem(
         groups.RaftGroup._HANDLERS,
-        messages.VOTE,
+        transport.VOTE,
         lambda self, peer, term, fields, now: vote(self, peer, term, longest, now),
     )
     patch.setitem(
         groups.RaftGroup._HANDLERS,
-        messages.PRE_VOTE,
+        transport.PRE_VOTE,
         lambda self, peer, term, fields, now: pre_vote(
             self, peer, term, [fields[0], *longest], now
         ),
@@ -233,12 +230,12 @@ def hear_any_directory(patch: pytest.MonkeyPatch) -> None:
 
 def admit_any_envelope(patch: pytest.MonkeyPatch) -> None:
     """Sessions and sequence numbers are not looked at (hazard 5)."""
-    patch.setattr(peer_transport.Link, "admits", lambda self, arrived: self.is_up)
+    patch.setattr(transport.Link, "admits", lambda self, arrived: self.is_up)
 
 
 def claim_to_know(patch: pytest.MonkeyPatch) -> None:
     """What may have been applied is said not to be proposed (hazard 21)."""
-    patch.setattr(proposals, "Unknown", NotProposed)
+    patch.setattr(hosted_group, "Unknown", NotProposed)
 
 
 def go_on_after_a_seal(patch: pytest.MonkeyPatch) -> None:
@@ -246,7 +243,7 @@ def go_on_after_a_seal(patch: pytest.MonkeyPatch) -> None:
     apply = groups.RaftGroup._SyncObj__doApplyCommand
 
     def apply_anything(self: groups.RaftGroup, entry: bytes) -> object:
-        if self.seal is not None and entry[0] == messages.COMMAND:
+        if self.seal is not None and entry[0] == transport.COMMAND:
             return self._apply(entry[1:])
         return apply(self, entry)
 
@@ -308,7 +305,7 @@ def test_what_the_code_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_cluster_that_does_not_recover_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ballot.Ballot, "vote", lambda self, peer: False)
+    monkeypatch.setattr(raft_group.Ballot, "vote", lambda self, peer: False)
     report = run(0, Mix(brokers=3, groups=1, faults=frozenset({"drift"})))
     stuck, lost = report.violations
     assert "s with one fault: ['g0'] stalled" in stuck

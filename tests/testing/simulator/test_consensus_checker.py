@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgpack
 import pytest
 
-from raftlog.consensus import Applied, NotProposed, Unknown, journal_file
-from raftlog.consensus.envelope import COMMAND, SEAL
-from raftlog.consensus.raft_journal import Kind
-from raftlog.testing.simulator.consensus_checker import VIOLATIONS_MAX, Checker, DurableView
+from raftlog.consensus import Applied, NotProposed, Unknown, journal
+from raftlog.consensus.journal import Kind
+from raftlog.consensus.transport import COMMAND, SEAL
+from raftlog.testing.simulator.consensus import VIOLATIONS_MAX, Checker, DurableView
 
 VOTERS: Final = {1: "1.0", 2: "2.0", 3: "3.0"}
 PAIRS: Final = [list(pair) for pair in VOTERS.items()]
@@ -22,7 +22,7 @@ def stored(command: bytes) -> bytes:
 
 
 def block(*records: Sequence[Any], sequence: int = 1, position: int = 0) -> bytes:
-    return journal_file.encode(msgpack.packb(records), sequence=sequence, position=position)
+    return journal.encode(msgpack.packb(records), sequence=sequence, position=position)
 
 
 def begun(generation: int = 0, *commands: bytes, group: str = "g", term: int = 1) -> list[Any]:

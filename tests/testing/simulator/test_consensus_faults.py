@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raftlog.testing.simulator.consensus_faults import FAULTS, HARMS, SHAPES, Harm
-from raftlog.testing.simulator.consensus_world import World
+from raftlog.testing.simulator.consensus import FAULTS, HARMS, SHAPES, Harm, World
 from tests.testing.simulator.consensus_worlds import GROUP, process_of, world_of
 
 

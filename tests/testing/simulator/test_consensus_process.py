@@ -6,11 +6,10 @@ import errno
 
 import pytest
 
-from raftlog.consensus.envelope import HELLO, Envelope, encode
 from raftlog.consensus.node import NEVER
+from raftlog.consensus.transport import HELLO, Envelope, encode
 from raftlog.testing.disk import Fault
-from raftlog.testing.simulator.consensus_process import RETRY_S, Ledger
-from raftlog.testing.simulator.consensus_world import World
+from raftlog.testing.simulator.consensus import RETRY_S, Ledger, World
 from tests.testing.simulator.consensus_worlds import GROUP, process_of, world_of
 
 

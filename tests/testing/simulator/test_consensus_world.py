@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.consensus import NotProposed, Outcome
-from raftlog.testing.simulator.consensus_world import SYNC_MEANS_MAX, World
+from raftlog.testing.simulator.consensus import SYNC_MEANS_MAX, World
 from tests.testing.simulator.consensus_worlds import GROUP, process_of, world_of
 
 

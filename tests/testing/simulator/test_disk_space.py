@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.aio.clients import AsyncProducer
 from raftlog.errors import RaftlogError
 from raftlog.server.broker import Broker
-from raftlog.server.disk_space import SpaceLevel
+from raftlog.server.disks import SpaceLevel
 from raftlog.server.partition import Partition
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import BrokerMachine, ClientMachine, World
 from raftlog.types import TopicPartition
 from tests.server.cluster.simulated import Cluster
 

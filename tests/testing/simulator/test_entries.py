@@ -13,7 +13,6 @@ from typing import Final
 import pytest
 
 from raftlog.testing.checker.verdict import KINDS
-from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.history import (
     EndOffsets,
     History,
@@ -24,6 +23,7 @@ from raftlog.testing.simulator.history import (
     Send,
     Violation,
 )
+from raftlog.testing.simulator.scenario import Copy, Ending, check
 from raftlog.types import TopicPartition
 
 P: Final = TopicPartition("t", 0)

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from raftlog.testing.checker.verdict import KINDS
-from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.history import Deletion, History, Outcome, Poll, Seen, Send
+from raftlog.testing.simulator.scenario import Copy, Ending, check
 from raftlog.types import Offset, TopicPartition
 
 P: Final = TopicPartition("t", 0)

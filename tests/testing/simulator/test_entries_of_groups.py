@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.history import History, Operation, Outcome, Owning, Seen
+from raftlog.testing.simulator.scenario import Copy, Ending, check
 from raftlog.types import TopicPartition
 
 P = TopicPartition("events", 0)

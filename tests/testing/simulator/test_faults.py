@@ -18,8 +18,7 @@ from raftlog.testing.simulator.faults import (
     FaultPlan,
     Nemesis,
 )
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import ClientMachine, World
 from tests.testing.simulator.machines import broker_of, world_of
 
 OF_FILES: Final = ("vanish", "roll_back", "vanish_at_work", "read_error")

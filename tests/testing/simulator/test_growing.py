@@ -7,11 +7,10 @@ from random import Random
 
 import msgspec
 
-from raftlog.testing.simulator.growing import GrowthPlan, still_changing
 from raftlog.testing.simulator.observer import node_of
-from raftlog.testing.simulator.process import BrokerMachine
+from raftlog.testing.simulator.operators import GrowthPlan, still_changing
 from raftlog.testing.simulator.scenario import Scenario, run
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import BrokerMachine, World
 
 SEED = 1_000
 

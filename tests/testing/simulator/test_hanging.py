@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.testing.simulator.hanging import Hang
+from raftlog.testing.simulator.world import Hang
 
 
 def test_it_holds_what_it_is_about() -> None:

@@ -10,16 +10,24 @@ import pytest
 
 from raftlog.errors import UnknownProducerError
 from raftlog.record import BatchHeader
-from raftlog.server.kafka.handlers import fetch, produce
+from raftlog.server.apis.fetch import Part, Read
+from raftlog.server.apis.produce import ACKS_LEADER, append
+from raftlog.server.kafka import fetch, produce
 from raftlog.server.partition import Partition
-from raftlog.server.requests.append import ACKS_LEADER, append
-from raftlog.server.requests.read import Part, Read
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import EndOffsets, Outcome, Poll
-from raftlog.testing.simulator.plans import COMPRESSIONS, ConsumerPlan, ProducerPlan, WorkloadPlan
-from raftlog.testing.simulator.revoking import PLAN
+from raftlog.testing.simulator.operators import PLAN
 from raftlog.testing.simulator.scenario import Scenario, run
-from raftlog.testing.simulator.workload import Reading, Workload, create_topic, read_all
+from raftlog.testing.simulator.workload import (
+    COMPRESSIONS,
+    ConsumerPlan,
+    ProducerPlan,
+    Reading,
+    Workload,
+    WorkloadPlan,
+    create_topic,
+    read_all,
+)
 from raftlog.testing.simulator.world import World
 from raftlog.types import Buffer
 

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from raftlog.consumer_groups.classic import ClassicGroup
-from raftlog.consumer_groups.consumer_protocol import assigned_partitions, subscribed_topics
+from raftlog.consumer_groups.values import assigned_partitions, subscribed_topics
 from raftlog.testing.kafka_wire import assignment, subscription
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import Commit, Owning
-from raftlog.testing.simulator.plans import GroupPlan
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
+from raftlog.testing.simulator.workload import GroupPlan
 
 CALM = FaultPlan(kinds=(), every_s=1.0)
 # Of a coordinator without the check: the first of these seeds finds it.

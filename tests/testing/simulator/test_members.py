@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from raftlog.client.consumer_groups.membership import Membership
+from raftlog.client.groups.member import Membership
 from raftlog.consumer_groups.group import Group
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import Commit, Owning
-from raftlog.testing.simulator.plans import GroupPlan
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
+from raftlog.testing.simulator.workload import GroupPlan
 
 CALM = FaultPlan(kinds=(), every_s=1.0)
 BROKEN_WITHIN_SEEDS = 20

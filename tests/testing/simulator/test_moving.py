@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.server.cluster.partition_controller import PartitionController
+from raftlog.server.cluster.controller import PartitionController
 from raftlog.testing.simulator.faults import FaultPlan
-from raftlog.testing.simulator.moving import still_moving
+from raftlog.testing.simulator.operators import still_moving
 from raftlog.testing.simulator.scenario import MOVES_SHARE, Scenario, run
 from raftlog.testing.simulator.world import World
 

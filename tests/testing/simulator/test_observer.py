@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
+from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.replication.placement import Target
 from raftlog.testing.simulator.history import History, Outcome, Seen
@@ -22,8 +22,13 @@ from raftlog.testing.simulator.observer import (
     Observer,
     node_of,
 )
-from raftlog.testing.simulator.process import BrokerMachine, ClientMachine, RunningBroker
-from raftlog.testing.simulator.world import World, start_broker
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    ClientMachine,
+    RunningBroker,
+    World,
+    start_broker,
+)
 from raftlog.types import NewTopic, TopicPartition
 from tests.server.cluster.simulated import Cluster, growing_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.testing.simulator.faults import FaultPlan
-from raftlog.testing.simulator.operator import _are_all_there
+from raftlog.testing.simulator.operators import _are_all_there
 from raftlog.testing.simulator.scenario import Scenario, run
 from tests.server.cluster.simulated import Cluster, growing_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from raftlog.config import TopicConfig
-from raftlog.testing.simulator.plans import RACKS, CompactionPlan, GroupPlan, WorkloadPlan
+from raftlog.testing.simulator.workload import RACKS, CompactionPlan, GroupPlan, WorkloadPlan
 
 
 def test_plans_differ_from_seed_to_seed() -> None:

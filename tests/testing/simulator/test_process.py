@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import StorageFailedError
 from raftlog.testing.disk import Fault, Stopped
-from raftlog.testing.simulator.process import ClientMachine, SyncLatency
+from raftlog.testing.simulator.world import ClientMachine, SyncLatency
 from tests.testing.simulator.machines import broker_of, content, failing, world_of
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raftlog.testing.simulator.entries import Copy, Ending, check
 from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import History, Operation, Outcome, Poll, Seen, Send
-from raftlog.testing.simulator.scenario import Scenario, run
+from raftlog.testing.simulator.scenario import Copy, Ending, Scenario, check, run
 from raftlog.types import Offset, TopicPartition
 
 P = TopicPartition("events", 0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raftlog.server.broker import Broker
-from raftlog.testing.simulator.revoking import REVOKED
+from raftlog.testing.simulator.operators import REVOKED
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
 
 SEED = 7

@@ -13,9 +13,8 @@ from raftlog.storage.log import Log
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.testing.disk import SimFile
 from raftlog.testing.simulator.faults import FaultPlan
-from raftlog.testing.simulator.process import BrokerMachine, RunningBroker
 from raftlog.testing.simulator.scenario import Scenario, Verdict, run
-from raftlog.testing.simulator.world import start_broker
+from raftlog.testing.simulator.world import BrokerMachine, RunningBroker, start_broker
 
 SEEDS = range(2, 12)
 BROKEN_WITHIN_SEEDS = 100

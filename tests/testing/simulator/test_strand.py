@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.testing.disk import Stopped
-from raftlog.testing.simulator.strand import Strand
+from raftlog.testing.simulator.loop import Strand
 
 
 def holding(events: list[str], name: str) -> Strand:

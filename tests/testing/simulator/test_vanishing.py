@@ -9,10 +9,9 @@ import pytest
 
 from raftlog.storage import Store
 from raftlog.testing.disk import SimDisk
-from raftlog.testing.simulator.faults import FaultPlan
-from raftlog.testing.simulator.process import DATA_DIRECTORY
+from raftlog.testing.simulator.faults import TOPICS, WAYS, FaultPlan, lose_files, partitions
 from raftlog.testing.simulator.scenario import Scenario, run
-from raftlog.testing.simulator.vanishing import TOPICS, WAYS, lose_files, partitions
+from raftlog.testing.simulator.world import DATA_DIRECTORY
 from tests.storage.directories import FIRST, SimDiskOfTrees, host
 from tests.storage.logs import fill
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from raftlog.testing.disk import SimDisk, Stopped
-from raftlog.testing.simulator.hanging import Hang
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
-from raftlog.testing.simulator.workers import DiskTurns, Interleaving, SimWorkers
+from raftlog.testing.simulator.world import DiskTurns, Hang, Interleaving, SimWorkers
 
 
 class Bench:

@@ -27,18 +27,16 @@ from raftlog.testing.simulator.history import (
     StartOffsets,
     TimeLookup,
 )
-from raftlog.testing.simulator.plans import (
+from raftlog.testing.simulator.operators import PLAN
+from raftlog.testing.simulator.workload import (
     DAY_MS,
+    NAME_HEADER,
     CompactionPlan,
     ConsumerPlan,
     ProducerPlan,
-    WorkloadPlan,
-)
-from raftlog.testing.simulator.revoking import PLAN
-from raftlog.testing.simulator.workload import (
-    NAME_HEADER,
     Reading,
     Workload,
+    WorkloadPlan,
     by_partition,
     create_topic,
     outcome_of,

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.aio.admin import AsyncAdmin
-from raftlog.client.aio.consumer import AsyncConsumer
-from raftlog.client.aio.producer import AsyncProducer
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.testing.disk import Fault
 from raftlog.testing.simulator.loop import SimulationError
-from raftlog.testing.simulator.process import ClientMachine
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import ClientMachine, World
 from raftlog.types import NewTopic, TopicPartition
 from tests.testing.simulator.machines import world_of
 

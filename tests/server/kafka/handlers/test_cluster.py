@@ -10,10 +10,10 @@ import pytest
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import Message
-from raftlog.protocol.frame import encode_request
-from raftlog.protocol.handshake import ApiVersionsRequest
-from raftlog.server.kafka.handlers import cluster
-from raftlog.server.listener import address_of
+from raftlog.protocol.connection import encode_request
+from raftlog.protocol.security import ApiVersionsRequest
+from raftlog.server.connection import address_of
+from raftlog.server.kafka import metadata
 from raftlog.testing.kafka_wire import request
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected
@@ -107,7 +107,7 @@ def test_topics_that_stay_unknown_are_refused(
     kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = kafka_broker.broker.context.topics
-    monkeypatch.setattr(cluster, "TOPICS_WAIT_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(metadata, "TOPICS_WAIT_SECONDS_MAX", 0.0)
     topics.is_complete = False
     answer = kafka_client.ask(apis.METADATA, 13, Metadata.root(topics=None))
     kafka_broker.call(topics.complete)

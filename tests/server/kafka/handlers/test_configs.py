@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.config.broker_keys import BROKER_KEYS
+from raftlog.config.broker import BROKER_KEYS
 from raftlog.config.topic import TOPIC_KEYS
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
-from raftlog.kafka.names import IGNORED_KEYS
+from raftlog.kafka.api import IGNORED_KEYS
 from tests.server.harness import RunningBroker
 from tests.server.kafka.kafka_client import KafkaClient
 

@@ -11,7 +11,7 @@ from raftlog.kafka import api as apis
 from raftlog.kafka import errors
 from raftlog.kafka.api import Api
 from raftlog.protocol import api as native
-from raftlog.protocol.groups import DescribeGroupsRequest, ListGroupsRequest
+from raftlog.protocol.records import DescribeGroupsRequest, ListGroupsRequest
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
 from tests.server.kafka.handlers.test_consumer_protocol import Member

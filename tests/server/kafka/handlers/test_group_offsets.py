@@ -10,7 +10,7 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.protocol import api as native
-from raftlog.protocol.groups import OffsetFetchRequest
+from raftlog.protocol.records import OffsetFetchRequest
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
 

@@ -10,7 +10,7 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.record import Codec
-from raftlog.server.kafka.handlers import produce
+from raftlog.server.kafka import produce
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 from tests.server.harness import FaultyDisk, RunningBroker, running
 from tests.server.kafka.kafka_client import KafkaClient, connected, produce_request

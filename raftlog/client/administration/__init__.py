@@ -1,0 +1,1 @@
+"""Administration by a client: topics, clusters, groups and access rules."""

@@ -1,0 +1,134 @@
+"""``peer_hello``, ``peer_prove``, ``raft``, ``peer_ping``: requests of other brokers.
+
+The first two authenticate a connection as a peer's; ``dispatch`` rejects the others before that.
+Until the proof, no claim of the other side has any effect.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from raftlog.errors import AccessDeniedError, RaftlogError
+from raftlog.protocol.connection import Request
+from raftlog.protocol.peer import (
+    DescribeCopiesRequest,
+    PartitionStatesRequest,
+    PeerHelloRequest,
+    PeerIdentity,
+    PeerPingRequest,
+    PeerPingResponse,
+    PeerProveRequest,
+    PeerProveResponse,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
+    check_envelope,
+)
+from raftlog.server.context import BrokerContext
+from raftlog.server.exchange import Reply
+from raftlog.server.peers.links import Peering
+
+
+class _HasPeering(Protocol):
+    @property
+    def peering(self) -> Peering: ...
+
+
+class PeeringContext(Protocol):
+    """The part of the broker's context that these handlers use."""
+
+    def clustered(self) -> _HasPeering:
+        """Return the peering state. Raises ``UnsupportedFeatureError`` in single-broker mode."""
+        ...
+
+
+def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Send this broker's identity and its proof. The other side has not proved its identity yet."""
+    message = request.message
+    assert isinstance(message, PeerHelloRequest)
+    connection = reply.connection
+    try:
+        if connection.answering is None:
+            connection.answering = context.clustered().peering.answering()
+        response = connection.answering.answer(message)
+    except RaftlogError as error:
+        _turn_away(reply, error)
+    else:
+        reply.send(response)
+
+
+def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Verify the proof of the other side. If it is valid, the connection is that peer's from now
+    on.
+    """
+    message = request.message
+    assert isinstance(message, PeerProveRequest)
+    connection = reply.connection
+    try:
+        peering = context.clustered().peering
+        if connection.answering is None:
+            raise AccessDeniedError("send peer_prove once, after peer_hello")
+        peer = peering.admit(connection.answering, message, connection)
+    except RaftlogError as error:
+        _turn_away(reply, error)
+    else:
+        connection.prove(peer)
+        reply.send(PeerProveResponse())
+
+
+def handle_raft(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Forward envelopes in the order of arrival; Raft validates their content."""
+    envelope = check_envelope(request.attachment)
+    context.clustered().peering.receive(_peer(reply).broker_id, bytes(envelope))
+    reply.none()
+
+
+def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None:
+    """Respond to a ping."""
+    message = request.message
+    assert isinstance(message, PeerPingRequest)
+    peering = context.clustered().peering
+    peering.broker_epochs[_peer(reply).broker_id] = message.broker_epoch
+    reply.send(PeerPingResponse(wall_ms=peering.wall_ms()))
+
+
+def _turn_away(reply: Reply, error: RaftlogError) -> None:
+    """Reject a handshake. It cannot be retried on the same connection."""
+    reply.connection.note_refusal(reply.name, error, reply.request_id)
+    reply.fail(error)
+    reply.connection.end(error)
+
+
+def _peer(reply: Reply) -> PeerIdentity:
+    peer = reply.connection.peer_identity
+    assert peer is not None, "dispatch accepts this request from brokers only"
+    return peer
+
+
+# -- replica ---------------------------------------------------------------------------------------
+#
+# ``replica_fetch`` and ``replica_progress``: a follower copies partitions that this broker leads.
+#
+# Also ``partition_states``: partition states for brokers that are not voters; and
+# ``describe_copies``: reports on this broker's copies, for an election.
+
+
+def handle_fetch(context: BrokerContext, request: Request, reply: Reply) -> None:
+    session = context.clustered().session(reply.connection)
+    session.fetch(cast(ReplicaFetchRequest, request.message), reply)
+
+
+def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> None:
+    session = context.clustered().session(reply.connection)
+    session.progress(cast(ReplicaProgressRequest, request.message).partitions)
+    reply.none()
+
+
+def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
+    message = cast(PartitionStatesRequest, request.message)
+    context.clustered().state_broadcast.receive(message.states, message.recovery)
+    reply.none()
+
+
+def handle_copies(context: BrokerContext, request: Request, reply: Reply) -> None:
+    surveys = context.clustered().surveys
+    reply.send(surveys.describe(cast(DescribeCopiesRequest, request.message).partitions))

@@ -1,0 +1,288 @@
+"""Topic changes as commands of the ``cluster`` Raft group. Any broker accepts them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from raftlog.errors import (
+    ClusterNotReadyError,
+    CommitUnknownError,
+    RaftlogError,
+    UnknownTopicError,
+    UserExistsError,
+    from_code,
+)
+from raftlog.replication.cluster_commands import (
+    AddPartitions,
+    AlterTopic,
+    ClusterCommand,
+    CreateTopic,
+    DeleteTopic,
+    PutUser,
+    Reassign,
+)
+from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.placement import usual_copies
+from raftlog.server.access.control import value_of
+from raftlog.server.administration import NamedTopic
+from raftlog.server.cluster.membership import CLUSTER_GROUP
+from raftlog.server.cluster.replicas import Partitions
+from raftlog.server.consensus_plane import ConsensusPlane
+from raftlog.server.scheduling import Workers
+
+# Maximum number of commands of one request that are proposed together. They share the round trips
+# and syncs of the cluster group, and the elections of new partitions run in parallel.
+CHANGES_AT_ONCE: Final = 32
+NO_TOPIC_ID: Final = "-"  # matches no topic id
+LEADERS_TIMEOUT_SECONDS: Final = 5.0
+LEADERS_POLL_SECONDS: Final = 0.01
+
+
+class _Deletion(NamedTuple):
+    """A topic to delete, or one that was deleted."""
+
+    name: str
+    id: str
+
+
+class ClusterTopics:
+    """The ``TopicAuthority`` and ``AccessAuthority`` of a broker in a cluster.
+
+    A change is acknowledged when it is committed and this broker has applied it. A new topic is
+    acknowledged when its partitions have leaders, or after ``LEADERS_TIMEOUT_SECONDS`` without
+    leaders (clients retry).
+    """
+
+    changes_at_once = CHANGES_AT_ONCE
+
+    def __init__(
+        self,
+        machine: ClusterMachine,
+        plane: ConsensusPlane,
+        partitions: Partitions,
+        *,
+        new_id: Callable[[], str],
+        loop: asyncio.AbstractEventLoop,
+        default_replication_factor: int = 0,
+        founders: int = 0,
+        is_member: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``default_replication_factor``: 0 means 3, or the number of brokers if there are
+        fewer. ``founders``: number of configured voters. ``is_member``: whether this broker has a
+        vote, or is registered and not fenced.
+        """
+        self._is_member = is_member
+        self._machine = machine
+        self._plane = plane
+        self._partitions = partitions
+        self._new_id = new_id
+        self._default_replication_factor = default_replication_factor
+        self._founders = founders
+        self._loop = loop
+
+    @property
+    def machine(self) -> ClusterMachine:
+        """The cluster state, for reading only."""
+        return self._machine
+
+    async def plan(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> TopicRecord:
+        command = self._creation(name, partitions, replication_factor, config)
+        rehearsal = ClusterMachine()
+        rehearsal.restore(self._machine.snapshot())
+        outcome = rehearsal.apply(command.encode())
+        if isinstance(outcome, Refused):
+            raise from_code(outcome.code, outcome.message)
+        assert isinstance(outcome.value, TopicRecord)
+        return outcome.value
+
+    async def create(
+        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> TopicRecord:
+        creation = self._creation(name, partitions, replication_factor, config)
+        await self.persist(creation)  # same topic id: the topic is created once
+        record = await self._seen(name)
+        await self._until_led(record)
+        return record
+
+    async def delete(self, name: str, topic_id: str | None) -> NamedTopic:
+        """Delete the topic that this broker knows by this name, and no later topic of the same
+        name. ``topic_id``: ID of the topic that is meant, also if this broker does not know it.
+
+        If this broker knows no topic of this name, none is deleted, even if one is created before
+        the group commits the command.
+        """
+        record = self._machine.topics.get(name)
+        known = NO_TOPIC_ID if record is None else record.id
+        deletion = _Deletion(name, topic_id or known)
+        try:
+            await self.propose(DeleteTopic(name=name, topic_id=deletion.id))
+        except UnknownTopicError as error:
+            if deletion.id == NO_TOPIC_ID and name in self._machine.topics:
+                raise ClusterNotReadyError(
+                    f"this broker received topic {name!r} during the request. Delete it again"
+                ) from error
+            raise
+        await self._partitions.until_seen(name)
+        return deletion
+
+    async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
+        await self.propose(AlterTopic(name=name, changes=dict(changes)))
+        return await self._seen(name)
+
+    async def add_partitions(self, name: str, total: int) -> TopicRecord:
+        await self.propose(AddPartitions(name=name, total=total))
+        record = await self._seen(name)
+        await self._until_led(record)
+        return record
+
+    async def reassign(self, command: Reassign) -> TopicRecord:
+        """Store replicas that partitions are to have. Returns the topic with its moves."""
+        await self.propose(command)
+        record = self._machine.topic_by_id(command.topic_id)
+        if record is None:
+            raise UnknownTopicError("the topic was deleted during the request")
+        return record
+
+    async def persist(self, command: ClusterCommand) -> None:
+        """Commit a command of the cluster group that can be repeated: again if its outcome is
+        unknown. Raises as ``propose``.
+        """
+        try:
+            await self.propose(command)
+        except CommitUnknownError:
+            await self.propose(command)
+
+    # -- inside
+
+    def _creation(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> CreateTopic:
+        return CreateTopic(
+            name=name,
+            topic_id=self._new_id(),
+            partitions=partitions,
+            replication_factor=(
+                replication_factor or self._default_replication_factor or self._usual_copies(name)
+            ),
+            overrides=dict(config),
+        )
+
+    def _usual_copies(self, name: str) -> int:
+        wanted = usual_copies(self._machine.brokers.values(), founders=self._founders)
+        live = len(self._machine.placeable())
+        if live < wanted:
+            raise ClusterNotReadyError(
+                f"topic {name!r} needs {wanted} brokers, as no replication factor was given, and "
+                f"{live} of them {'is' if live == 1 else 'are'} up. Start the others, or pass a "
+                "replication factor"
+            )
+        return wanted
+
+    async def propose(self, command: ClusterCommand) -> object:
+        """Return the value of the command; None if a broker with a vote proposed it. Raises the
+        refusal, or the reason why it was not decided.
+        """
+        if not self._is_member():
+            raise ClusterNotReadyError("this broker has not joined the cluster yet")
+        return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
+
+    async def _seen(self, name: str) -> TopicRecord:
+        await self._partitions.until_seen(name)
+        record = self._machine.topics.get(name)
+        if record is None:
+            raise RaftlogError(f"topic {name!r} was deleted during the request")
+        return record
+
+    async def _until_led(self, record: TopicRecord) -> None:
+        deadline = self._loop.time() + LEADERS_TIMEOUT_SECONDS
+        leaderless = list(range(len(record.partitions)))
+        while self._loop.time() < deadline:
+            while self._is_led(record.id, leaderless[-1]):
+                leaderless.pop()
+                if not leaderless:
+                    return
+            await asyncio.sleep(LEADERS_POLL_SECONDS)
+
+    def _is_led(self, topic_id: str, partition: int) -> bool:
+        """Whether a partition has a leader, or its topic was deleted."""
+        state = self._partitions.state_of(topic_id, partition)
+        return state is None or bool(state.leader_boot)
+
+
+# -- first user ------------------------------------------------------------------------------------
+#
+# First user of a new cluster: created once, from the credentials that its brokers start with.
+
+
+logger = logging.getLogger(__name__)
+
+
+class PlainCredentials(NamedTuple):
+    """A user and its password, as an operator configures them."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"PlainCredentials(name={self.name!r}, password=(hidden))"
+
+
+class FirstUser:
+    """Proposes the first user until the cluster has had one; then it forgets the password."""
+
+    def __init__(
+        self,
+        credentials: PlainCredentials | None,
+        machine: ClusterMachine,
+        topics: ClusterTopics,
+        worker: Workers,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._credentials = credentials
+        self._machine = machine
+        self._topics = topics
+        self._worker = worker
+        self._entropy = entropy
+        self._task: asyncio.Task[None] | None = None
+
+    def poll(self) -> None:
+        """Propose the user if it is missing. Called while this broker has the current state."""
+        if self._machine.user_secret:
+            self._credentials = None
+        if self._credentials is not None and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._create(self._credentials))
+
+    async def stop(self) -> None:
+        """Cancel a proposal in progress."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _create(self, credentials: PlainCredentials) -> None:
+        from raftlog.security.sasl import make_credentials
+
+        try:
+            made = await self._worker.run(
+                partial(make_credentials, credentials.password, self._entropy)
+            )
+            await self._topics.propose(
+                PutUser(
+                    name=credentials.name,
+                    credentials=made,
+                    expected="never",
+                    secret=self._entropy(32),
+                )
+            )
+        except UserExistsError:
+            self._credentials = None  # of another broker
+        except RaftlogError as error:
+            logger.warning("first user not created yet: user=%s error=%s", credentials.name, error)
+            await asyncio.sleep(1.0)
+        else:
+            logger.info("first user created: user=%s", credentials.name)

@@ -1,0 +1,503 @@
+"""Group coordinator of the consumer groups in the ``__consumer_offsets`` partitions led here.
+
+It creates and closes the shards, and forwards topic changes to them. The shards manage the groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftlog import limits
+from raftlog.config import BrokerConfig
+from raftlog.consumer_groups import (
+    BUILT_IN,
+    DEFAULT_ASSIGNOR,
+    Assignor,
+    GroupShard,
+    TopicInfo,
+    named,
+    partition_of_group,
+)
+from raftlog.consumer_groups.values import Topics
+from raftlog.errors import (
+    BrokerUnavailableError,
+    ClusterNotReadyError,
+    InvalidConfigError,
+    LeaderNotAvailableError,
+    NotCoordinatorError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RefusedError,
+    ThrottledError,
+    TopicExistsError,
+    counted,
+)
+from raftlog.protocol.records import BrokerInfo, CoordinatorInfo
+from raftlog.protocol.schema import Failure
+from raftlog.server.administration import Administration, TopicAuthority
+from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.groups.shard import ActiveShard, ShardServices
+from raftlog.server.partition import BrokerClock, Partition
+from raftlog.server.scheduling import Acknowledge
+from raftlog.server.topic_table import TopicTable
+from raftlog.types import OFFSETS_TOPIC, Offset, check_group_id
+
+# -- topic source ----------------------------------------------------------------------------------
+#
+# Topics of the cluster, for the group coordinator.
+#
+# A coordinator removes the committed offsets of deleted topics. So it must not treat a topic as
+# deleted that this broker has not received yet. The log contains the version of the cluster's state
+# that its last coordinator had, and ``GroupShard`` waits until this broker has that version.
+
+
+class TopicSource(Protocol):
+    """Source of topics for the coordinator."""
+
+    def topics(self) -> Topics:
+        """Return all current topics."""
+        ...
+
+    def version_of(self, topics: Topics) -> int:
+        """Return the version that members get: it increases when topics have changed."""
+        ...
+
+
+class OwnTopics:
+    """Topics in single-broker mode: the broker's own table, always current."""
+
+    def __init__(self, table: TopicTable, wall_ms: Callable[[], int]) -> None:
+        self._table = table
+        self._wall_ms = wall_ms
+        self._version = 0
+
+    def topics(self) -> Topics:
+        self._version = max(self._version + 1, self._wall_ms())
+        return Topics({topic.name: TopicInfo(topic.id, len(topic.hosts)) for topic in self._table})
+
+    def version_of(self, topics: Topics) -> int:  # noqa: ARG002 - there is one
+        """Version that starts with the time, so that it also increases from one incarnation to the
+        next.
+        """
+        return self._version
+
+
+class AgreedTopics:
+    """Topics in a cluster: the committed state that this broker has received."""
+
+    def __init__(self, cluster: ClusterNode) -> None:
+        self._cluster = cluster
+
+    def topics(self) -> Topics:
+        machine = self._cluster.machine
+        agreed = machine.topics.items()
+        infos = {name: TopicInfo(topic.id, len(topic.partitions)) for name, topic in agreed}
+        return Topics(infos, machine.version)
+
+    def version_of(self, topics: Topics) -> int:
+        """Version of the cluster's state: the same on every broker."""
+        return topics.version
+
+
+# -- coordinator -----------------------------------------------------------------------------------
+
+
+logger = logging.getLogger(__name__)
+
+# Seconds from a change of topics to the notification of the shards. Changes in this time are
+# combined, unless a request needs them first.
+TOPICS_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorServices:
+    """Broker functions that the coordinator uses."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: BrokerClock
+    topics: TopicTable
+    source: TopicSource
+    new_groups: Callable[[], GroupShard]
+    confirm: Callable[[Partition, Acknowledge], None]
+    on_unreadable: Callable[[Partition, Offset], None]
+
+
+class Coordinator:
+    """Exists as long as the broker, on its event loop."""
+
+    def __init__(self, services: CoordinatorServices) -> None:
+        self._services = services
+        self._topics = services.topics
+        self._loop = services.loop
+        self._shards: dict[int, ActiveShard] = {}  # by partition
+        self._ending: set[asyncio.Task[None]] = set()
+        self._known: Topics | None = None  # None: must be read again
+        self._topics_timer: asyncio.TimerHandle | None = None
+        self._unnotified: dict[int, None] = {}  # partitions whose shards do not know the topics yet
+        self._is_notifying = False  # one shard after the other
+        self._poll_due = False
+        self._closed: RaftlogError | None = None
+        self._shard_services = ShardServices(
+            loop=services.loop,
+            clock=services.clock,
+            new_groups=services.new_groups,
+            topics=self._topics_now,
+            confirm=services.confirm,
+            on_unreadable=services.on_unreadable,
+            reading=asyncio.Lock(),
+        )
+
+    # -- calls of the broker ---------------------------------------------------------------------
+
+    def poll_soon(self) -> None:
+        """Check soon whether partitions have another leader."""
+        if not self._poll_due and self._closed is None:
+            self._poll_due = True
+            self._loop.call_soon(self._poll)
+
+    def topics_changed(self) -> None:
+        """Notify the shards that topics were added, removed or extended; several changes at
+        once, one shard in a turn of the loop.
+        """
+        self._known = None
+        self._unnotified.update(dict.fromkeys(self._shards))
+        self.poll_soon()
+        self._notify_later()
+
+    def version_changed(self) -> None:
+        """Note a new version of the cluster's state without topic changes: a shard may wait for
+        it.
+        """
+        if any(shard.is_loading for shard in self._shards.values()):
+            self.topics_changed()
+
+    def forget(self, connection: Hashable) -> None:
+        """Forget a closed connection."""
+        for shard in self._shards.values():
+            shard.forget(connection)
+
+    def close(self, reason: RaftlogError) -> None:
+        """Coordinate nothing more. Responses that wait for the log are sent when it is
+        committed.
+        """
+        if self._closed is not None:
+            return
+        self._closed = reason
+        if self._topics_timer is not None:
+            self._topics_timer.cancel()
+        for partition in tuple(self._shards):
+            self._drop(partition, str(reason))
+
+    async def stop(self) -> None:
+        """Close, and return once no task of it runs."""
+        self.close(BrokerUnavailableError("the broker stops"))
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    @property
+    def metadata_version(self) -> int:
+        """Version that increases when topics are added, removed or extended; in a cluster, also
+        with any other change of the cluster's state.
+        """
+        return self._services.source.version_of(self._known_topics())
+
+    def shard(self, group: str) -> ActiveShard:
+        """Return the shard of a consumer group.
+
+        Raises ``InvalidGroupError``, or ``NotCoordinatorError`` with the leader of its partition.
+        """
+        check_group_id(group)
+        if self._closed is not None:
+            raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
+        topic = self._topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            self._topics.check_complete()
+            raise NotCoordinatorError(
+                f"group {group!r} has no coordinator yet: topic {OFFSETS_TOPIC} does not exist"
+            )
+        partition = partition_of_group(group, len(topic.hosts))
+        shard = self._shards.get(partition)
+        if shard is None or shard.is_over:
+            self._poll()
+            shard = self._shards.get(partition)
+        if shard is not None:
+            if partition in self._unnotified:
+                # Otherwise the shard might not know a topic that the client already knows.
+                self._notify(partition, self._known_topics())
+            return shard
+        state = self._topics.state(topic, partition)
+        leader = None if state is None else state.leader
+        whose = "no coordinator is known" if leader is None else f"broker {leader} coordinates it"
+        raise NotCoordinatorError(
+            f"this broker does not coordinate the consumer group {group!r} "
+            f"({OFFSETS_TOPIC}:{partition}): {whose}"
+        )
+
+    def shards(self) -> list[ActiveShard]:
+        """Return the shards of all partitions that this broker leads."""
+        if self._closed is not None:
+            raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
+        self._topics.check_complete()
+        self._poll()
+        return list(self._shards.values())
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """Create and close shards, so that there is one for each partition that this broker
+        leads.
+        """
+        self._poll_due = False
+        topic = self._topics.get(OFFSETS_TOPIC)
+        hosts = [] if topic is None or self._closed is not None else topic.hosts
+        led = {
+            partition: host
+            for partition, host in enumerate(hosts)
+            if host is not None and host.leadership is not None and host.closed is None
+        }
+        for partition, shard in tuple(self._shards.items()):
+            if shard.is_over or led.get(partition) is not shard.host:
+                self._drop(partition, "this broker is no longer the leader")
+        for partition, host in led.items():
+            if partition not in self._shards:
+                self._shards[partition] = ActiveShard(host, self._shard_services)
+
+    def _drop(self, partition: int, why: str) -> None:
+        reason = NotCoordinatorError(
+            "this broker no longer coordinates the consumer groups of "
+            f"{OFFSETS_TOPIC}:{partition}: {why}"
+        )
+        ending = self._shards.pop(partition).close(reason)
+        if not ending.done():
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _topics_now(self) -> Topics:
+        """Return the current topics. The known ones may have an older version, if only brokers have
+        changed since. Then a state from a coordinator with a newer version would wait indefinitely.
+        """
+        self._known = None
+        return self._known_topics()
+
+    def _known_topics(self) -> Topics:
+        if self._known is None:
+            self._known = self._services.source.topics()
+        return self._known
+
+    def _notify_later(self) -> None:
+        is_idle = self._topics_timer is None and not self._is_notifying
+        if self._unnotified and is_idle and self._closed is None:
+            self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._notify_all)
+
+    def _notify_all(self) -> None:
+        self._topics_timer = None
+        self._is_notifying = True
+        self._notify_next(self._known_topics(), deque(self._unnotified))
+
+    def _notify_next(self, topics: Topics, left: deque[int]) -> None:
+        """Notify the next shard. Changes in the meantime wait until all of this round know this."""
+        if left and self._closed is None:
+            self._notify(left.popleft(), topics)
+            self._loop.call_soon(self._notify_next, topics, left)
+            return
+        self._is_notifying = False
+        if self._unnotified:
+            self._notify_later()
+
+    def _notify(self, partition: int, topics: Topics) -> None:
+        if partition not in self._unnotified:
+            return  # a request needed it first
+        if topics is self._known:  # otherwise they have changed again
+            del self._unnotified[partition]
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.set_topics(topics)
+
+
+# -- lookup ----------------------------------------------------------------------------------------
+#
+# Coordinator lookup: creates ``__consumer_offsets`` at the first request for a coordinator.
+#
+# The broker that receives the request creates it. If another broker does so at the same time, that
+# is not an error.
+
+
+MESSAGE_BYTES_MAX: Final = 8 * limits.MIB  # so that one step is one batch, however large
+# Seconds to wait for brokers that have not registered yet, so that they get replicas.
+PATIENCE_SECONDS: Final = 10.0
+
+
+class Lookup:
+    """Call ``when_made``, then ``find``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        administration: Administration,
+        *,
+        authority: Callable[[], TopicAuthority],
+        copies: Callable[[], tuple[int, int]],
+        now: Callable[[], float],
+    ) -> None:
+        """``copies``: number of replicas that the topic should have, and that it can have now."""
+        self._config = config
+        self._topics = topics
+        self._administration = administration
+        self._authority = authority
+        self._copies = copies
+        self._now = now
+        self._first_request_at: float | None = None
+        self._waiting: list[Acknowledge] = []
+
+    def default_replication_factor(self) -> int:
+        """Return the replication factor of a topic that is created without one now."""
+        wanted, _ = self._copies()
+        return wanted
+
+    def when_made(self, done: Acknowledge) -> None:
+        """Call ``done`` once the topic for consumer groups exists, or with the error."""
+        if OFFSETS_TOPIC in self._topics:
+            done(None)
+            return
+        if len(self._waiting) >= limits.COORDINATOR_LOOKUPS_MAX:
+            raise ThrottledError(
+                f"{len(self._waiting)} requests wait for the creation of {OFFSETS_TOPIC}, and "
+                "COORDINATOR_LOOKUPS_MAX is reached. Try again later"
+            )
+        self._waiting.append(done)
+        if len(self._waiting) == 1:
+            try:
+                self._administration.submit_work(self._make, self._made)
+            except RaftlogError as error:
+                self._made(error)
+
+    def find(self, group: str, brokers: dict[int, BrokerInfo]) -> CoordinatorInfo:
+        """Return the result of ``coordinator``, or its error, for a response."""
+        try:
+            broker = self.coordinator(group, brokers)
+        except RaftlogError as error:
+            return CoordinatorInfo(group=group, failure=Failure.of(error))
+        return CoordinatorInfo(group=group, broker_id=broker.id, host=broker.host, port=broker.port)
+
+    def coordinator(self, group: str, brokers: dict[int, BrokerInfo]) -> BrokerInfo:
+        """Return the coordinator of the consumer group, out of ``brokers``: those that clients can
+        connect to. Raises ``InvalidGroupError`` or ``LeaderNotAvailableError``.
+        """
+        check_group_id(group)
+        topic = self._topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise LeaderNotAvailableError(
+                f"this broker has not received metadata of {OFFSETS_TOPIC} yet"
+            )
+        partition = partition_of_group(group, len(topic.hosts))
+        state = self._topics.state(topic, partition)
+        broker = None if state is None or state.leader is None else brokers.get(state.leader)
+        if broker is None:
+            raise LeaderNotAvailableError(
+                f"{OFFSETS_TOPIC}:{partition}, which stores the consumer group, has no leader"
+            )
+        return broker
+
+    # -- inside
+
+    def _made(self, error: RaftlogError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(error)
+
+    async def _make(self) -> None:
+        """Create the topic. Raises retriable errors only, except errors of this broker's disk."""
+        self._topics.check_complete()
+        if OFFSETS_TOPIC in self._topics:
+            return
+        config = self._config
+        replication_factor = config.offsets_topic_replication_factor or self._possible_copies()
+        try:
+            await self._authority().create(
+                OFFSETS_TOPIC,
+                partitions=config.offsets_topic_num_partitions,
+                replication_factor=replication_factor,
+                config={
+                    "cleanup.policy": "compact",
+                    "segment.bytes": str(config.offsets_topic_segment_bytes),
+                    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+                },
+            )
+        except TopicExistsError:
+            pass
+        except (RefusedError, OutcomeUnknownError) as error:  # more brokers may join soon
+            raise ClusterNotReadyError(f"cannot create {OFFSETS_TOPIC} now: {error}") from error
+
+    def _possible_copies(self) -> int:
+        """Wait for brokers for some time, and then go on with those that are there: consumers could
+        not commit while one is down. The topic gets the other replicas when they are back
+        (``server.cluster.internal_topics``).
+        """
+        if self._first_request_at is None:
+            self._first_request_at = self._now()
+        wanted, possible = self._copies()
+        if possible < wanted and self._now() - self._first_request_at < PATIENCE_SECONDS:
+            missing = wanted - possible
+            raise ClusterNotReadyError(
+                f"{counted(missing, 'broker of the cluster is', 'brokers of the cluster are')} not "
+                f"up: {OFFSETS_TOPIC} is created when they are, or {PATIENCE_SECONDS:g} s after "
+                "the first request for it"
+            )
+        return max(1, min(wanted, possible))
+
+
+# -- assignors -------------------------------------------------------------------------------------
+#
+# Assignors of a broker: the built-in ones, and those of the operator.
+
+
+def load_assignors(wanted: Sequence[str]) -> tuple[Mapping[str, Assignor], str]:
+    """Return the assignors by the names that consumers request, and the name of the first one in
+    ``wanted``.
+
+    ``wanted``: names of built-in assignors, or ``module:attribute``: an ``Assignor``, or a class
+    that creates one. Raises ``InvalidConfigError`` with the problem.
+    """
+    found = [_load(name) for name in wanted]
+    own = [assignor for assignor in found if assignor not in BUILT_IN.values()]
+    try:
+        by_name = named(own)
+    except ValueError as error:
+        raise InvalidConfigError(f"group.assignors={','.join(wanted)}: {error}") from error
+    # The default is the fallback for others.
+    offered = {DEFAULT_ASSIGNOR, *(assignor.name for assignor in found)}
+    return {name: by_name[name] for name in by_name if name in offered}, found[0].name
+
+
+def _load(name: str) -> Assignor:
+    built_in = BUILT_IN.get(name)
+    if built_in is not None:
+        return built_in
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise _refused(
+            name, f"it is not one of {', '.join(sorted(BUILT_IN))}, and not module:attribute"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+        assignor = found() if isinstance(found, type) else found
+    except Exception as error:  # an operator's module can raise anything
+        raise _refused(name, f"{type(error).__name__}: {error}") from error
+    if not (hasattr(assignor, "name") and callable(getattr(assignor, "assign", None))):
+        raise _refused(
+            name, "it is not a raftlog.consumer_groups.Assignor with `name` and `assign`"
+        )
+    checked: Assignor = assignor
+    return checked
+
+
+def _refused(name: str, why: str) -> InvalidConfigError:
+    return InvalidConfigError(f"group.assignors: {name} cannot be loaded: {why}")

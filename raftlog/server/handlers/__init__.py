@@ -1,1 +1,0 @@
-"""Request handlers: one module per request family. A handler never imports another."""
