@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         TopicListing,
     )
     from raftlog.client.producer import Producer
+    from raftlog.client.scan import Scan, scan
     from raftlog.embedded import EmbeddedLog
     from raftlog.embedded import open as open  # noqa: A004 - `raftlog.open` is its name
+    from raftlog.mirror.table import Table
     from raftlog.security.acl import Acl, AclFilter
     from raftlog.security.quota import QuotaEntity
     from raftlog.types import (
@@ -90,6 +92,8 @@ __all__ = [
     "RecoveredPartition",
     "RecoveryDescription",
     "ReplicaDescription",
+    "Scan",
+    "Table",
     "TopicDescription",
     "TopicDiskUse",
     "TopicListing",
@@ -97,6 +101,7 @@ __all__ = [
     "__version__",
     "aio",
     "errors",
+    "scan",
 ]
 
 # Public name -> its module; a name that is a module has its own path as the value.
@@ -125,6 +130,9 @@ _HOMES: Final = {
     "GroupListing": "raftlog.client.administration.groups",
     "MemberDescription": "raftlog.client.administration.groups",
     "PartitionLag": "raftlog.client.administration.groups",
+    "Scan": "raftlog.client.scan",
+    "scan": "raftlog.client.scan",
+    "Table": "raftlog.mirror.table",
     "EmbeddedLog": "raftlog.embedded",
     "open": "raftlog.embedded",
     "Acl": "raftlog.security.acl",

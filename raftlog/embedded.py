@@ -12,7 +12,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raftlog import limits
 from raftlog.client.administration.admin import Admin
@@ -20,6 +20,7 @@ from raftlog.client.base import ClientEnvironment
 from raftlog.client.connection import Connection
 from raftlog.client.consumer import Consumer
 from raftlog.client.producer import Producer
+from raftlog.client.scan import ClusterSource, Scan
 from raftlog.client.threaded import Closeable
 from raftlog.client.threads import LoopThread
 from raftlog.clock import SystemClock
@@ -30,11 +31,12 @@ from raftlog.memory_transport import join
 from raftlog.server.broker import Broker
 from raftlog.types import NewTopic
 
+if TYPE_CHECKING:
+    from raftlog.mirror.table import Table
+
 logger = logging.getLogger(__name__)
 
-Client: TypeAlias = Producer | Consumer | Admin
-
-ClientT = TypeVar("ClientT", Producer, Consumer, Admin)
+ClientT = TypeVar("ClientT", Producer, Consumer, Admin, "Table")
 
 # Address that clients get. It is never resolved: the connector connects to the broker directly.
 ADDRESS: Final = Address("embedded", 1)
@@ -55,7 +57,7 @@ class EmbeddedLog(Closeable):
         self.path = os.fspath(path)
         config = BrokerConfig.from_text({**settings, "data.dir": self.path})
         self._thread = LoopThread("raftlog-embedded")
-        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
+        self._clients: weakref.WeakSet[Producer | Consumer | Admin | Table] = weakref.WeakSet()
         self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
 
         async def start() -> Broker:
@@ -89,6 +91,20 @@ class EmbeddedLog(Closeable):
     def admin(self, **settings: Any) -> Admin:
         """An admin of this log; ``settings`` are those of ``raftlog.Admin``."""
         return self._keep(Admin(str(ADDRESS), host=self._open_host(), **settings))
+
+    def scan(self, topic: str, **settings: Any) -> Scan:
+        """The records of a topic as a table; ``settings`` are those of ``raftlog.scan``."""
+        return Scan(self.records(), topic, **settings)
+
+    def table(self, topic: str, **settings: Any) -> Table:
+        """A compacted topic as a map; ``settings`` are those of ``raftlog.Table``."""
+        from raftlog.mirror.table import Table
+
+        return self._keep(Table(topic, bootstrap=str(ADDRESS), host=self._open_host(), **settings))
+
+    def records(self) -> ClusterSource:
+        """The source of scans of this log."""
+        return ClusterSource(str(ADDRESS), host=self._open_host())
 
     def create_topic(
         self,

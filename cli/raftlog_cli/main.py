@@ -67,6 +67,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog_cli.produce:produce", "Send records, one per line, from a file or standard input."
     ),
     "tail": Entry("raftlog_cli.tail:tail", "Print records."),
+    "sql": Entry("raftlog_cli.sql:sql", "Query topics with SQL, as tables."),
     "mirror": Entry(
         "raftlog_cli.backup:mirror", "Copy topics of one cluster to another, with their offsets."
     ),

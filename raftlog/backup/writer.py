@@ -10,11 +10,11 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,8 @@ from raftlog.client.descriptions import (
     TopicDescription,
     TopicListing,
 )
-from raftlog.client.readers import BatchReader
+from raftlog.client.readers import BatchReader, Range, decode_portion
+from raftlog.client.scan import Portions, ScanRange, no_topic
 from raftlog.client.settings import Bootstrap
 from raftlog.client.threads import wait_once
 from raftlog.clock import Clock, SystemClock
@@ -41,6 +42,7 @@ from raftlog.errors import (
     InvalidRequestError,
     RequestTimedOutError,
     UnknownGroupError,
+    UnknownTopicError,
     UnsupportedFeatureError,
     UnsupportedVersionError,
 )
@@ -49,6 +51,9 @@ from raftlog.mirror import compacted
 from raftlog.mirror import mirror as topics
 from raftlog.record import check_batches, verify_chain
 from raftlog.types import Offset, OffsetAndMetadata, OffsetAndTimestamp, TimestampMs, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # -- manifest --------------------------------------------------------------------------------------
 #
@@ -591,6 +596,58 @@ class BackupReader:
         tp, chunk = self._chunks.popleft()
         found = read_chunk(self._store, chunk)
         return tp, [batch for batch in found if batch[0].next_offset > self._positions[tp]]
+
+
+class BackupRecords:
+    """``raftlog.client.scan.ScanSource`` of a backup."""
+
+    HAS_TIMES = False  # a backup has no index of times
+
+    def __init__(self, store: Store) -> None:
+        """Raises ``InvalidRequestError`` if ``store`` has no backup."""
+        self._store = store
+        self._manifest = read_manifest(store)
+
+    def extents(self, topic: str) -> list[ScanRange]:
+        made = self._manifest.topics.get(topic)
+        if made is None:
+            raise UnknownTopicError(no_topic(topic, self._manifest.topics))
+        return [
+            ScanRange(TopicPartition(topic, number), part.start, part.end)
+            for number, part in enumerate(made.partitions)
+        ]
+
+    def at_time(
+        self,
+        ranges: Sequence[ScanRange],  # noqa: ARG002
+        time_ms: TimestampMs,  # noqa: ARG002
+    ) -> list[Offset | None]:
+        raise InvalidRequestError(
+            "a backup has no index of times. Set offsets as start and end, or the times in where="
+        )
+
+    def read(
+        self, ranges: Sequence[ScanRange], portions: Portions
+    ) -> Iterator[tuple[ScanRange, pa.RecordBatch]]:
+        """Yield verified records. Raises ``CorruptBatchError`` for a damaged file."""
+        reader = BackupReader(self._store, self._manifest)
+        for at in ranges:
+            reader.start({at.tp: at.start})
+            wanted = Range(
+                tp=at.tp, start=at.start, end=at.end, topic_id="", columns=portions.columns,
+                rows_max=portions.rows_max, bytes_max=portions.bytes_max,
+                timeout_ms=portions.timeout_ms, fetched=at.start,
+            )  # fmt: skip
+            while wanted.batches or not wanted.is_fetched:
+                while not wanted.is_enough:
+                    tp, found = reader.poll(0)
+                    if tp is None:
+                        raise CorruptBatchError(
+                            f"{at.tp}: the backup has no offsets {wanted.fetched} to {at.end}"
+                        )
+                    wanted.add(found)
+                for portion in decode_portion(wanted)[0]:
+                    yield at, portion
 
 
 def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:

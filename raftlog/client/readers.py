@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from raftlog import limits
@@ -243,6 +244,30 @@ class Range:
         self.rows -= rows
         self.size_bytes -= size_bytes
         return taken, max(-(-rows // self.rows_max), -(-size_bytes // self.bytes_max), 1)
+
+
+def decode_portion(wanted: Range) -> tuple[list[pa.RecordBatch], Offset]:
+    """Remove the batches of the next portion. Return its records, and the offset after them.
+
+    The records are split if one log batch exceeds the requested size.
+    """
+    from raftlog.record import decode_arrow
+
+    taken, pieces = wanted.take()
+    records = decode_arrow(
+        [data for _, data in taken],
+        topic=wanted.tp.topic,
+        partition=wanted.tp.partition,
+        from_offset=wanted.start,
+        to_offset=wanted.end,
+        check_crc=False,
+        columns=wanted.columns,
+    )
+    count = records.num_rows
+    pieces = min(pieces, count)
+    bounds = [count * piece // pieces for piece in range(pieces + 1)] if count else []
+    portions = [records.slice(first, last - first) for first, last in pairwise(bounds)]
+    return portions, min(taken[-1][0].next_offset, wanted.end)
 
 
 class Lookout:
@@ -537,26 +562,12 @@ class RangeReader(PartitionReader):
 
     def _decoded(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """Yield the next portion, split if one log batch exceeds the requested size."""
-        from raftlog.record import decode_arrow
-
-        taken, pieces = wanted.take()
-        records = decode_arrow(
-            [data for _, data in taken],
-            topic=wanted.tp.topic,
-            partition=wanted.tp.partition,
-            from_offset=wanted.start,
-            to_offset=wanted.end,
-            check_crc=False,
-            columns=wanted.columns,
-        )
-        count = records.num_rows
-        pieces = min(pieces, count)
-        for piece in range(pieces):
-            first, last = count * piece // pieces, count * (piece + 1) // pieces
-            if piece == pieces - 1:
-                self._position = min(taken[-1][0].next_offset, wanted.end)
-            yield records.slice(first, last - first) if pieces > 1 else records
-        self._position = min(taken[-1][0].next_offset, wanted.end)
+        portions, after = decode_portion(wanted)
+        for number, portion in enumerate(portions, start=1):
+            if number == len(portions):
+                self._position = after
+            yield portion
+        self._position = after
 
     def _next(self, wanted: Range) -> list[Checked]:
         """Wait for the next batches, and return them."""

@@ -1,4 +1,4 @@
-"""The examples of the README and of the page on embedding, run as they stand."""
+"""The examples of the README and of the pages on embedding and SQL, run as they stand."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EMBED = ROOT / "docs" / "how-to" / "embed.md"
+SQL = ROOT / "docs" / "how-to" / "query-with-sql.md"
 MARK = "<!-- run by tests/integration/test_readme.py -->\n"
 ADDRESS = "127.0.0.1:9100"  # what the examples say; the test's own broker is elsewhere
 LINES_MAX = 11
@@ -99,3 +100,28 @@ def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path)
     out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
     assert "offset=0" in out
     assert "value=b'hello'" in out
+
+
+def test_the_examples_of_sql_work(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    (example,) = examples("bash", SQL)
+    out = run(["bash", "-euo", "pipefail", "-c", example], environment, tmp_path)
+    assert "/cart  1  45.0" in out
+    assert out.splitlines()[-1] == '{"slowest": 45}'
+
+
+def test_the_example_of_a_scan_works(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    example, _ = examples("python", SQL)
+    out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
+    assert "[('s0', 39), ('s1', 39), ('s2', 39)]" in out
+    assert out.splitlines()[-1] == "900"
+
+
+def test_the_example_of_a_table_works(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    _, example = examples("python", SQL)
+    for end in (3, 6):  # the second run starts from the snapshot
+        out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
+        assert "b'user-1' b'Ada' None" in out
+        assert out.splitlines()[-1] == f"None b'Grace' 1 {{0: {end}}}"

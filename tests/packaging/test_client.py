@@ -153,11 +153,15 @@ def test_its_bounds_are_those_of_the_whole() -> None:
         assert project[same] == whole[same]
 
 
-def test_all_public_names_are_there_except_the_embedded_log() -> None:
+def test_all_public_names_are_there_except_the_embedded_log_and_tables() -> None:
     import raftlog
 
     homes = {name: home for name, home in raftlog._HOMES.items() if home not in MODULES}
-    assert homes == {"EmbeddedLog": "raftlog.embedded", "open": "raftlog.embedded"}
+    assert homes == {
+        "EmbeddedLog": "raftlog.embedded",
+        "Table": "raftlog.mirror.table",
+        "open": "raftlog.embedded",
+    }
 
 
 @pytest.mark.integration

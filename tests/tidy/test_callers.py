@@ -17,6 +17,7 @@ from tests.tidy.sources import Source
 CALLED_FROM_OUTSIDE = {
     "raftlog/testing/pytest_plugin.py": "hooks of pytest",
     "raftlog/bench/metrics_broker.py": "methods of ast.NodeTransformer",
+    "raftlog/client/scan_dataset.py": "methods of pyarrow.dataset, which DuckDB and others call",
     "raftlog/testing/cluster.py": "for tests of applications",
 }
 
