@@ -66,6 +66,7 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.BrokerUnavailableError: "fail",
     errors.ThrottledError: "fail",
     errors.DiskFullError: "fail",
+    errors.FileLimitError: "fail",
     errors.DiskHungError: "fail",
     errors.FencedLeaderEpochError: "fail",
     errors.UnknownLeaderEpochError: "fail",

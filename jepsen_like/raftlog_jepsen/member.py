@@ -376,10 +376,6 @@ def main(argument: str) -> None:
     os._exit(0)  # without waiting for other threads
 
 
-if __name__ == "__main__":
-    main(sys.argv[1])
-
-
 # -- kafka member ----------------------------------------------------------------------------------
 #
 # Application of a group member with Kafka's protocol, around a consumer of confluent-kafka.
@@ -515,3 +511,7 @@ class Subscriber:
 
 def _named(partitions: Collection[kafka.TopicPartition]) -> list[TopicPartition]:
     return [TopicPartition(one.topic, one.partition) for one in partitions]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -11,6 +11,7 @@ import Producer``.
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - uvloop needs it, also after the main thread has ended
 import math
 import os
 import sys

@@ -460,5 +460,6 @@ class Authenticator:
 
 def _load() -> Any:
     """Import the mechanisms: takes 0.2 s of CPU and 9 MB, so only brokers that need them do."""
+    from raftlog.security import sasl
 
     return sasl

@@ -253,7 +253,7 @@ def test_a_judge_that_misses_something_fails_its_test(
 def test_help_loads_nothing_of_the_harness() -> None:
     code = (
         "import sys; from raftlog_cli.main import run; run(['chaos', 'run', '--help']); "
-        "sys.exit(' '.join(m for m in sys.modules if m.startswith('jepsen_like')) or 0)"
+        "sys.exit(' '.join(m for m in sys.modules if m.startswith('raftlog_jepsen')) or 0)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code],
@@ -419,7 +419,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(namespaces, "enter", enter)
     monkeypatch.setattr(namespaces, "is_inside", lambda: False)
-    monkeypatch.setattr(namespaces, "why_not", lambda: "")
+    monkeypatch.setattr(namespaces, "why_no_sandbox", lambda: "")
     monkeypatch.setattr(sys, "argv", ["/usr/bin/raftlog", "chaos", "run", "--time", "9"])
     return calls
 
@@ -439,7 +439,7 @@ def test_inside_it_goes_on(entered: list[list[str]], monkeypatch: pytest.MonkeyP
 def test_where_there_is_none_the_reason_is_told(
     entered: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "why_not", lambda: "it needs root")
+    monkeypatch.setattr(namespaces, "why_no_sandbox", lambda: "it needs root")
     assert chaos_module.enter_sandbox() == "it needs root"
     assert entered == []
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 PATIENCE_S = 40.0
 TRIES_MAX = 3
 NAME = TopicPartition("events", 0)
-ENTER = "import sys; from raftlog_jepsen.control import sandbox; sandbox.enter(sys.argv[1:])"
+ENTER = "import sys; from raftlog_jepsen.control import namespaces; namespaces.enter(sys.argv[1:])"
 IN_SANDBOX = Path(__file__).with_name("in_sandbox.py")
 
 

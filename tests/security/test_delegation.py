@@ -21,7 +21,7 @@ from raftlog.security.credentials import (
     password_of,
     with_expiry,
 )
-from raftlog.security.scram import DELEGATED, NONCE_BYTES, ScramClient, ScramServer
+from raftlog.security.sasl import DELEGATED, NONCE_BYTES, ScramClient, ScramServer
 
 HMAC = b"h" * HMAC_BYTES
 

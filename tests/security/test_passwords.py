@@ -13,7 +13,7 @@ from raftlog.security.credentials import (
     User,
     VerifiedPasswords,
 )
-from raftlog.security.scram import make_credentials
+from raftlog.security.sasl import make_credentials
 
 CREDENTIALS = make_credentials("a password", bytes)
 USED = UsedCredential("alice", SCRAM_SHA_256, CREDENTIALS[SCRAM_SHA_256])

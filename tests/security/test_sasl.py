@@ -14,6 +14,7 @@ from raftlog.errors import AuthenticationError
 from raftlog.security.acl import Principal
 from raftlog.security.credentials import CredentialStore, User
 from raftlog.security.sasl import (
+    FAILED,
     Accepted,
     ClientExchange,
     Exchange,
@@ -21,8 +22,8 @@ from raftlog.security.sasl import (
     PlainExchange,
     ScramClientExchange,
     ScramExchange,
+    make_credentials,
 )
-from raftlog.security.scram import FAILED, make_credentials
 
 PASSWORD = "correct horse"
 ENTROPY = random.Random(3).randbytes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.errors import AuthenticationError, InvalidRequestError
 from raftlog.security.credentials import SCRAM_MECHANISMS, CredentialStore, Mechanism, User
-from raftlog.security.scram import (
+from raftlog.security.sasl import (
     FAILED,
     NONCE_BYTES,
     ScramClient,

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.errors import InvalidRequestError
 from raftlog.security.credentials import User, check_user_name, of_salted_password
-from raftlog.security.scram import make_credential
+from raftlog.security.sasl import make_credential
 
 SALTED = bytes(range(32))
 

@@ -38,8 +38,7 @@ from raftlog.protocol.security import SaslAuthenticateRequest
 from raftlog.replication.cluster_commands import PutUser
 from raftlog.replication.cluster_state import ClusterMachine, Done
 from raftlog.security.acl import ANONYMOUS, Principal
-from raftlog.security.sasl import ScramClientExchange
-from raftlog.security.scram import make_credentials
+from raftlog.security.sasl import ScramClientExchange, make_credentials
 from raftlog.server.authentication import Authenticator
 from raftlog.server.broker import ADMIN_VARIABLE, read_first_user
 from raftlog.testing.certificates import Certificates

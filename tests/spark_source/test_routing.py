@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_raftlog import writer
+from pyspark_raftlog import routing
 from pyspark_raftlog.routing import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -235,7 +235,7 @@ def test_occurrences_are_counted(parts: list[list[int]], is_large: bool) -> None
 
 
 def test_occurrences_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "OCCURRENCES_MAX", 3)
+    monkeypatch.setattr(routing, "OCCURRENCES_MAX", 3)
     seen = Occurrences()
     hashes = np.arange(1, 5, dtype=np.uint64)
     assert seen.add(hashes[:3]).tolist() == [0, 0, 0]
@@ -304,13 +304,13 @@ def test_rows_that_fit_no_arrow_array_are_refused(monkeypatch: pytest.MonkeyPatc
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def run_of(sizes: Sequence[int], *, start: int = 0, partition: int = 0) -> writer.Run:
+def run_of(sizes: Sequence[int], *, start: int = 0, partition: int = 0) -> routing.Run:
     """A run of records of these sizes, whose values are numbers from ``start`` on."""
     import numpy as np
 
     values = pa.array([str(start + number).encode() for number in range(len(sizes))])
     records = pa.RecordBatch.from_arrays([values], names=["value"])
-    return writer.Run(TopicPartition("clicks", partition), records, np.array(sizes, np.int64))
+    return routing.Run(TopicPartition("clicks", partition), records, np.array(sizes, np.int64))
 
 
 def numbers_of(chunks: Iterable[Chunk]) -> list[list[int]]:
@@ -387,16 +387,16 @@ def test_batches_are_joined_where_there_are_many_partitions() -> None:
     batches = [batch_of([{"value": bytes([number])}] * 3, "value") for number in range(5)]
 
     def row_counts(partition_count: int) -> list[int]:
-        blocks = list(writer.blocks_of(batches, lambda: partition_count))
+        blocks = list(routing.blocks_of(batches, lambda: partition_count))
         assert pa.Table.from_batches(blocks) == pa.Table.from_batches(batches)
         return [block.num_rows for block in blocks]
 
     assert row_counts(0) == [3] * 5
     assert row_counts(1) == [15]
-    large = batch_of([{"value": bytes(writer.BLOCK_BYTES_MAX)}], "value")
-    blocks = writer.blocks_of([batches[0], large, batches[1]], lambda: 10_000)
+    large = batch_of([{"value": bytes(routing.BLOCK_BYTES_MAX)}], "value")
+    blocks = routing.blocks_of([batches[0], large, batches[1]], lambda: 10_000)
     assert [block.num_rows for block in blocks] == [4, 3]
-    assert list(writer.blocks_of([], lambda: 1)) == []
+    assert list(routing.blocks_of([], lambda: 1)) == []
 
 
 # -- all of it -------------------------------------------------------------------------------------

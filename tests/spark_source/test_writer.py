@@ -447,7 +447,7 @@ def test_a_topic_that_rows_may_not_name_does_not_stop_a_write(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(writer.client_pool, "catalogs", ClientPool(lambda _: Stub()))
+    monkeypatch.setattr(writer.clients, "catalogs", ClientPool(lambda _: Stub()))
     schema = StructType().add("value", BinaryType()).add("topic", StringType())
     named = options_of(None, idempotenceId="job", idempotenceVersion="7")
     assert plan_write(named, schema).topics == {}

@@ -10,7 +10,6 @@ import pytest
 
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
-from raftlog.testing import cluster
 from raftlog.testing.cluster import (
     answers,
     check_free,
@@ -20,6 +19,8 @@ from raftlog.testing.cluster import (
     members,
     wait_until,
 )
+
+PROBES = sys.modules["raftlog.testing.cluster"]  # of that name, the package has a function
 
 
 def test_free_ports_are_different_and_can_be_listened_on() -> None:
@@ -36,7 +37,8 @@ def test_another_process_does_not_get_a_port_that_this_one_has_found(
     """Also while no process listens on it: its broker may be about to start again."""
     port = free_port()
     find = (
-        "from raftlog.testing import probes\n"
+        "import sys, raftlog.testing.cluster\n"
+        "probes = sys.modules['raftlog.testing.cluster']\n"
         f"probes.PORTS = range({port}, {port + 1})\n"
         "print(probes.free_port())"
     )
@@ -44,9 +46,9 @@ def test_another_process_does_not_get_a_port_that_this_one_has_found(
         [sys.executable, "-c", find], capture_output=True, text=True, check=False
     )
     assert f"no 1 free ports between {port}" in other.stderr
-    monkeypatch.setattr(cluster, "PORTS_RESERVED_MAX", 1)
+    monkeypatch.setattr(PROBES, "PORTS_RESERVED_MAX", 1)
     free_port()  # the reservation of the port is dropped, as the oldest
-    monkeypatch.setattr(cluster, "PORTS", range(port, port + 1))
+    monkeypatch.setattr(PROBES, "PORTS", range(port, port + 1))
     assert free_port() == port
 
 
@@ -55,7 +57,7 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> No
         port = server.getsockname()[1]
         with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}.*another port"):
             check_free(Address("127.0.0.1", port))
-        monkeypatch.setattr(cluster, "PORTS", range(port, port + 1))
+        monkeypatch.setattr(PROBES, "PORTS", range(port, port + 1))
         with pytest.raises(BrokerUnavailableError, match="no 1 free ports"):
             free_port()
 
@@ -72,7 +74,7 @@ def test_an_address_of_another_place_may_be_free_there() -> None:
 
 
 def test_who_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(PROBES, "ANSWER_TIMEOUT_S", 0.01)
     with socket.create_server(("127.0.0.1", free_port())) as mute:
         address = Address(*mute.getsockname())
         assert not answers(address)
@@ -94,8 +96,8 @@ def test_waiting_in_vain_says_for_what() -> None:
 
 def test_a_limit_of_progress_counts_from_the_last_change(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: now)
-    stall = cluster.Stall(5.0)
+    monkeypatch.setattr(PROBES.time, "monotonic", lambda: now)
+    stall = PROBES.Stall(5.0)
     found = []
     for value in (1, 1, 2, 2, 2):
         now += 3.0

@@ -334,10 +334,6 @@ def _say(text: str) -> None:
         sys.stdout.write(f"{text}\n")
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
-
-
 # -- consensus checker -----------------------------------------------------------------------------
 #
 # Checks of the Raft groups of a simulated cluster, during the run.
@@ -1300,3 +1296,7 @@ COUNTED: Final = (
     *("disconnect", "lost", "late", "duplicate", "overtaken"),
     *("Applied", "NotProposed", "Unknown"),
 )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -490,7 +490,7 @@ class _Tale(Tale):
         found = {
             broker: node.machine.history
             for broker, node in self._nodes().items()
-            if node.machine.cluster_id
+            if node.membership.is_in
         }
         if len({history[-1:] for history in found.values()}) > 1:
             self._violated("TWO-HISTORIES", f"brokers serve after different recoveries: {found}")

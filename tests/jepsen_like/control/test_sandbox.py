@@ -16,7 +16,7 @@ from raftlog.testing import wait_until
 from raftlog_jepsen.control import namespaces
 from raftlog_jepsen.control.disks import LoopDisk, why_not
 
-ENTER = "import sys; from raftlog_jepsen.control import sandbox; sandbox.enter(sys.argv[1:])"
+ENTER = "import sys; from raftlog_jepsen.control import namespaces; namespaces.enter(sys.argv[1:])"
 # A run at work: a network, a disk, and a process in that network that is stopped.
 RUN = """
 import os, signal, subprocess, sys
@@ -98,7 +98,7 @@ def test_an_interrupt_reaches_the_command() -> None:
 
 @pytest.mark.integration
 def test_the_inside_knows_that_it_is_inside() -> None:
-    look = "from raftlog_jepsen.control import sandbox; print(sandbox.is_inside())"
+    look = "from raftlog_jepsen.control import namespaces; print(namespaces.is_inside())"
     assert popen(sys.executable, "-c", look).communicate()[0] == "True\n"
     # A mark that came from elsewhere is none.
     outside = subprocess.run(
@@ -152,9 +152,9 @@ def test_a_machine_without_the_means_says_so(monkeypatch: pytest.MonkeyPatch) ->
     why_not = namespaces.why_no_sandbox.__wrapped__
     monkeypatch.setattr(namespaces, "_UNSHARE", ("sh", "-c", "echo not permitted >&2; exit 1"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(namespaces, "COMMANDS", ("sh",))
+    monkeypatch.setattr(namespaces, "SANDBOX_COMMANDS", ("sh",))
     assert why_not() == "cannot create namespaces: not permitted"
-    monkeypatch.setattr(namespaces, "COMMANDS", ("sh", "no-such-command"))
+    monkeypatch.setattr(namespaces, "SANDBOX_COMMANDS", ("sh", "no-such-command"))
     assert why_not() == "no no-such-command"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert why_not() == "requires root, to create namespaces"
