@@ -88,7 +88,7 @@ def _creating(path: str) -> Iterator[None]:
 
 def _inodes(path: str) -> tuple[int, int]:
     """Return the free inodes for this user and all inodes of a file system; -1 if it has no limit
-    or does not tell.
+    or if it is unknown.
     """
     try:
         status = os.statvfs(path)
@@ -623,7 +623,7 @@ class OsDisk:
         if found is None:
             name = _file_system(directory)
             found = name in KEEP_INODES or name in REOPENED
-            if name:  # else the system does not tell, or has no descriptor left for the question
+            if name:  # else it is unknown, or no descriptor is left to look
                 self._keeps_inodes[device] = found
         return found
 
@@ -797,7 +797,7 @@ def fallocate(fd: int, position: int, size: int) -> None:
 
 
 def _open_descriptors() -> int:
-    """Return the number of open descriptors of this process; -1 if the system does not tell."""
+    """Return the number of open descriptors of this process; -1 if it is unknown."""
     with contextlib.suppress(OSError):  # Linux 6.2 and later return the number as the size
         return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
     with contextlib.suppress(OSError):

@@ -10,16 +10,12 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from raftlog.client.connection import Connector
 from raftlog.client.retry import Chance
 from raftlog.client.threads import LoopThread
 from raftlog.clock import Clock, SystemClock
 from raftlog.errors import ClosedError, InvalidRequestError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

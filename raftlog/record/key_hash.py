@@ -1,23 +1,13 @@
 """The partition of a key or a name, by the hash that Kafka's clients use.
 
-Producers select the partition of a record by it, and consumer groups their coordinator."""
+Producers select the partition of a record by it, and consumer groups their coordinator.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from murmurhash2 import murmurhash2
-
-if TYPE_CHECKING:
-    pass
-
-
-# -- key hash --------------------------------------------------------------------------------------
-#
-# The partition of a key or a name, by the hash that Kafka's clients use.
-#
-# Producers select the partition of a record by it, and consumer groups their coordinator.
-
 
 KAFKA_SEED: Final = 0x9747B28C
 POSITIVE: Final = 0x7FFF_FFFF  # Kafka clears the sign bit, it does not compute the absolute value

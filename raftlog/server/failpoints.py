@@ -1,13 +1,14 @@
 """Failpoints where frames leave the broker: responses on its connections, requests to its peers.
 
-Used only if ``RAFTLOG_FAILPOINTS`` is set: then ``main`` passes ``surroundings`` on."""
+Used only if ``RAFTLOG_FAILPOINTS`` is set: then ``main`` passes ``surroundings`` on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from raftlog.config import Address
 from raftlog.errors import RaftlogError
@@ -18,17 +19,6 @@ from raftlog.server.broker import Surroundings
 from raftlog.server.connection import Connection, ConnectionServices
 from raftlog.server.peers.links import PeerConnector
 from raftlog.types import Buffer
-
-if TYPE_CHECKING:
-    pass
-
-
-# -- failpoints ------------------------------------------------------------------------------------
-#
-# Failpoints where frames leave the broker: responses on its connections, requests to its peers.
-#
-# Used only if ``RAFTLOG_FAILPOINTS`` is set: then ``main`` starts the broker with ``surroundings``.
-
 
 Hit = Callable[[str], None]
 

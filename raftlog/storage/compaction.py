@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,6 @@ from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
 from raftlog.types import Buffer, Offset, TimestampMs
-
-if TYPE_CHECKING:
-    pass
-
 
 # Older parts are merged with the next part. Their tombstones then stay slightly longer.
 PASSES_REMEMBERED: Final = 64

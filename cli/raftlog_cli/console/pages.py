@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import click
@@ -60,10 +60,6 @@ from raftlog_cli.group import (
 from raftlog_cli.options import From, key_and_value
 from raftlog_cli.overview import SORTS, Sample, TopicRow, overview
 from raftlog_cli.topic import topic_rows
-
-if TYPE_CHECKING:
-    pass
-
 
 SENTENCES_MAX: Final = 8
 Values = dict[str, Any]
