@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from importlib.util import find_spec
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("table", "json", "csv", "parquet")
 ROWS_PER_BATCH: Final = 10_000  # of a result
+INTERRUPT_INTERVAL: Final = 0.05  # seconds between requests to DuckDB to end a query
 
 
 @click.command()
@@ -198,11 +199,13 @@ class Tables:
 
     def _interruptible(self, work: Callable[[], Any]) -> Any:
         """Call ``work`` in a thread: in the main thread, DuckDB would not see Ctrl-C."""
-        running = self._thread.submit(work)
         try:
-            return running.result()
+            return self._thread.submit(work).result()
         except KeyboardInterrupt:
-            self._connection.interrupt()
+            # DuckDB ignores it between the steps of a query: until the thread has nothing to do.
+            idle = self._thread.submit(lambda: None)
+            while not wait([idle], INTERRUPT_INTERVAL).done:
+                self._connection.interrupt()
             raise
 
     def _add(self, name: str) -> None:

@@ -131,13 +131,31 @@ def test_without_duckdb_it_says_what_to_install(
     assert (ran.status, "pip install -e '.[sql]'" in ran.err) == (1, True)
 
 
+class Deaf:
+    """A connection that ignores the first interruption, as DuckDB does between two steps."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def interrupt(self) -> None:
+        self._calls += 1
+        if self._calls > 1:
+            self._connection.interrupt()
+
+
 def test_ctrl_c_ends_a_long_query() -> None:
-    tables = sql.Tables(sql._connect(), "127.0.0.1:1", None, {})
+    connection: Any = Deaf(sql._connect())
+    tables = sql.Tables(connection, "127.0.0.1:1", None, {})
     interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         tables.run("SELECT sum(hash(range)) FROM range(100_000_000_000)")
     interrupt.join()
+    assert tables._thread.submit(lambda: "free").result() == "free"
 
 
 def test_duckdb_prints_no_progress_into_the_result() -> None:
