@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
-from raftlog.bench.figures import median_interval, percentile_us, throughput
+from raftlog import Admin
+from raftlog.bench import figures
+from raftlog.bench.figures import (
+    FloorClient,
+    floor_server,
+    median_interval,
+    percentile_us,
+    target,
+    throughput,
+)
 
 READ: Final[dict[str, Any]] = {
     "records": 10,
@@ -44,3 +56,50 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test() -> None:
     for count, rank in ((5, 1), (9, 2), (20, 6), (100, 40), (4_000, 1_938)):
         values = list(range(count, 0, -1))
         assert median_interval(values) == (rank, count + 1 - rank), count
+
+
+# -- floor -----------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.figures: a floor that lost bytes would be no floor.
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("sync", ["thread", "inline"])
+@pytest.mark.parametrize("size", [1, 200, 1 << 18, (1 << 20) + 7])
+def test_every_frame_is_written_and_answered(tmp_path: Path, sync: str, size: int) -> None:
+    frame = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    with floor_server(tmp_path, sync=sync) as address:
+        client = FloorClient(address)
+        assert client.stream(frame, frames=7, in_flight_max=3) > 0
+        assert len(client.round_trips(frame, count=2)) == 2
+        client.close()
+    assert (tmp_path / "floor").read_bytes() == frame * 9
+
+
+@pytest.mark.integration
+def test_measure_reports_positive_figures(tmp_path: Path) -> None:
+    figure = figures.measure(tmp_path, rounds=1, frames=3)
+    assert min(figure.values.values()) > 0
+
+
+# -- target ----------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.figures.
+
+
+@pytest.mark.integration
+def test_the_broker_and_its_directory_are_gone_afterwards(tmp_path: Path) -> None:
+    with target(tmp_path) as running:
+        assert psutil.pid_exists(running.pid)
+        assert running.directory.is_dir()
+    assert not psutil.pid_exists(running.pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_clients_of_a_secured_target_use_tls_until_it_ends(tmp_path: Path) -> None:
+    with target(tmp_path, secure=True) as running:
+        with Admin(running.bootstrap) as admin:
+            assert list(admin.list_topics()) == []
+        assert os.environ["RAFTLOG_SECURITY_PROTOCOL"] == "SSL"
+    assert "RAFTLOG_SECURITY_PROTOCOL" not in os.environ

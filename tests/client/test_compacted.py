@@ -10,7 +10,7 @@ import pytest
 from raftlog.client.consumer import ConsumerCore
 from raftlog.record.compaction import Rewriter, open_original
 from tests.client.samples import stored_batch
-from tests.client.test_consumer_core import core_of, taken
+from tests.client.test_consumer import core_of, taken
 from tests.client.test_subscription import A
 from tests.client.world import FakeCluster, run
 from tests.running import runs

@@ -16,7 +16,7 @@ from raftlog.errors import (
     OutcomeUnknownError,
     RaftlogError,
 )
-from tests.client.test_in_flight import LOST, MOVED, PRODUCER, batch, bytes_of, launch
+from tests.client.test_sender import LOST, MOVED, PRODUCER, batch, bytes_of, launch
 from tests.client.world import FakeLog
 
 

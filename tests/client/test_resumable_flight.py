@@ -17,7 +17,7 @@ from raftlog.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from tests.client.test_in_flight import batch, bytes_of, launch, place
+from tests.client.test_sender import batch, bytes_of, launch, place
 
 NAMED = ProducerIdAndEpoch((1 << 62) + 7, EPOCH_MAX)
 GAP = OutOfOrderSequenceError("gap")

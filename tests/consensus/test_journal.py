@@ -8,16 +8,34 @@ from __future__ import annotations
 import errno
 import threading
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any, Final
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from raftlog.consensus import journal
 from raftlog.consensus import journal as journal_file
-from raftlog.consensus.journal import Journal, PeerSeen
+from raftlog.consensus.journal import (
+    HEADER_BYTES,
+    SECTOR_BYTES,
+    CommittedEntryError,
+    Found,
+    Journal,
+    PeerSeen,
+    RaftJournal,
+    RaftLog,
+    is_consistent,
+)
+from raftlog.consensus.settings import APPEND_BYTES, APPEND_ENTRIES_MAX
+from raftlog.consensus.transport import COMMAND, encode_seal
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, OsDisk
 from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
-from raftlog.testing.disk import FOREVER, Fault
+from raftlog.testing.disk import FOREVER, Fault, SimDisk, SimFile
 from tests.consensus.journals import (
     PATH,
     SMALL_REWRITE,
@@ -443,3 +461,432 @@ def test_records_are_msgpack_and_nothing_else() -> None:
             [4, "a", 1, 1, b"1 "],
         ],
     ]
+
+
+# -- journal file ----------------------------------------------------------------------------------
+#
+# Blocks in a file: what was synced is found or the file is refused; what was torn is cut.
+
+
+JOURNAL_FILE_PATH: Final = "journal"
+# Around one sector, across several, with zeros in plenty.
+PAYLOADS: Final = (b"first", b"x" * 470, bytes(1_300), b"", b"last" + bytes(700) + b"\1")
+
+
+def disk_with(data: bytes) -> SimDisk:
+    disk = SimDisk(Random(1))
+    file = disk.open(JOURNAL_FILE_PATH, create=True)
+    file.append([data])
+    file.sync()
+    disk.sync_dir(".")
+    return disk
+
+
+def read(data: bytes) -> Found:
+    return journal.read(disk_with(data).open(JOURNAL_FILE_PATH))
+
+
+def blocks(payloads: Sequence[bytes] = PAYLOADS, *, first: int = 7) -> list[bytes]:
+    made: list[bytes] = []
+    for number, payload in enumerate(payloads):
+        position = sum(map(len, made))
+        made.append(journal.encode(payload, sequence=first + number, position=position))
+    return made
+
+
+def test_what_was_written_is_read() -> None:
+    made = blocks()
+    found = read(b"".join(made))
+    assert found.payloads == list(PAYLOADS)
+    assert (found.sequence, found.end, found.torn) == (11, sum(map(len, made)), "")
+
+
+@given(payloads=st.lists(st.binary(max_size=1_200), min_size=1, max_size=6))
+def test_any_payloads_are_read(payloads: list[bytes]) -> None:
+    found = read(b"".join(blocks(payloads)))
+    assert (found.payloads, found.torn) == (payloads, "")
+
+
+def test_the_format_is_the_one_drawn() -> None:
+    block = journal.encode(b"\x90", sequence=3, position=0)
+    assert block.hex(" ", 2) == (
+        "726a 0200 0000 0300 0000 0000 0000 0000 0000 fb2f 1a98 dbfb 9a3c 7631 90ff"
+    )
+
+
+@pytest.mark.parametrize("last", PAYLOADS)
+def test_no_flipped_bit_goes_unnoticed(last: bytes) -> None:
+    """Not one is taken for a torn block either, though half of them are in the last one."""
+    data = b"".join(blocks([b"one", bytes(600), last]))
+    verdicts: Counter[str] = Counter()
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            found = read(bytes(flipped))
+        except DamagedJournalError:
+            verdicts["refused"] += 1
+        else:
+            verdicts["cut" if found.torn else "unnoticed"] += 1
+    assert verdicts == {"refused": 8 * len(data)}
+
+
+def test_a_bit_that_was_alone_in_its_sector_is_the_one_that_cannot_be_told() -> None:
+    """The last block then looks as if that sector had not been written; a block before it not."""
+    lonely = bytes(900) + b"\1" + bytes(600)
+    for following, verdict in ((), "cut"), ((b"next",), "refused"):
+        data = bytearray(b"".join(blocks([b"one", lonely, *following])))
+        data[data.index(b"\1" + bytes(600))] = 0
+        try:
+            found = read(bytes(data))
+        except DamagedJournalError:
+            assert verdict == "refused"
+        else:
+            assert (verdict, found.payloads) == ("cut", [b"one"])
+
+
+@pytest.mark.parametrize("last", PAYLOADS)
+def test_a_file_cut_off_anywhere_in_its_last_block_was_torn(last: bytes) -> None:
+    made = blocks([b"one", b"two", last])
+    whole = b"".join(made)
+    start = len(whole) - len(made[-1])
+    for size in range(start + 1, len(whole)):
+        found = read(whole[:size])
+        assert found.torn
+        assert (found.payloads, found.end) == ([b"one", b"two"], start)
+
+
+def test_any_sectors_of_the_last_block_may_be_unwritten() -> None:
+    """Each subset, wherever the sectors' borders fall; one that changes nothing is no tear."""
+    for shift in range(0, SECTOR_BYTES, 13):
+        for last in PAYLOADS:
+            made = blocks([b"-" * shift, last])
+            whole = b"".join(made)
+            start = len(made[0])
+            borders = [
+                start,
+                *(b for b in range(0, len(whole), SECTOR_BYTES) if b > start),
+                len(whole),
+            ]
+            pieces = list(pairwise(borders))
+            for mask in range(1 << len(pieces)):
+                data = bytearray(whole)
+                for number, (begin, end) in enumerate(pieces):
+                    if mask >> number & 1:
+                        data[begin:end] = bytes(end - begin)
+                found = read(bytes(data))
+                assert bool(found.torn) == (data != whole)
+                assert found.end == (start if found.torn else len(whole))
+
+
+def test_the_first_block_is_never_torn() -> None:
+    """A file is named only once its first block is durable: a part of one is damage."""
+    (block,) = blocks([b"x" * 600])
+    for size in (0, 1, HEADER_BYTES, len(block) - 1):
+        with pytest.raises(DamagedJournalError, match="corrupt at byte 0"):
+            read(block[:size])
+
+
+def test_a_blank_sector_before_a_good_block_is_damage() -> None:
+    made = blocks([b"one", b"-" * 1_500, b"three"])
+    data = bytearray(b"".join(made))
+    for begin in (len(made[0]), SECTOR_BYTES, 2 * SECTOR_BYTES):
+        harmed = bytearray(data)
+        end = (begin // SECTOR_BYTES + 1) * SECTOR_BYTES
+        harmed[begin:end] = bytes(end - begin)
+        with pytest.raises(DamagedJournalError, match=f"corrupt at byte {len(made[0])}"):
+            read(bytes(harmed))
+
+
+def test_a_block_that_is_missing_or_there_twice_is_damage() -> None:
+    one, two, three = blocks([b"a" * 484, b"b" * 484, b"c" * 484])
+    for wrong in (one + three, one + one, one + two + two):
+        with pytest.raises(DamagedJournalError, match="expected block"):
+            read(wrong)
+
+
+def test_zeros_after_the_last_block_are_a_block_that_was_not_written() -> None:
+    made = b"".join(blocks())
+    for count in (1, HEADER_BYTES, SECTOR_BYTES, 5_000):
+        found = read(made + bytes(count))
+        assert (found.end, bool(found.torn)) == (len(made), True)
+
+
+def test_garbage_after_the_last_block_is_damage() -> None:
+    made = b"".join(blocks())
+    with pytest.raises(DamagedJournalError, match=f"corrupt at byte {len(made)}"):
+        read(made + b"\xaa" * 600)
+
+
+def test_the_error_says_where_and_what_to_do() -> None:
+    data = bytearray(b"".join(blocks([b"one", b"two"])))
+    data[-2] ^= 4
+    with pytest.raises(DamagedJournalError) as caught:
+        read(bytes(data))
+    text = str(caught.value)
+    assert text.startswith("journal is corrupt at byte 32: the checksum of block 8")
+    for words in ("does not start", "restore", "delete the data directory", "older copy"):
+        assert words in text
+
+
+def test_a_block_that_cannot_be_read_is_damage() -> None:
+    disk = disk_with(b"".join(blocks()))
+    file: SimFile = disk.open(JOURNAL_FILE_PATH)
+    disk.faults.append(Fault({"read"}, skip=2, times=FOREVER))
+    with pytest.raises(DamagedJournalError, match="cannot be read"):
+        journal.read(file)
+
+
+# -- raft journal ----------------------------------------------------------------------------------
+#
+# One group's view of the journal: the library's interface, and what it may not do.
+
+
+def journal_of(
+    entries: int, *, term: int = 1, records: list[list[Any]] | None = None
+) -> RaftJournal:
+    """A group in generation 1 with so many entries; ``records`` takes down its changes."""
+    taken: list[list[Any]] = [] if records is None else records
+
+    def record(change: list[Any]) -> None:
+        taken.append(change)
+        kind, _group, *fields = change
+        journal.apply(kind, fields)
+
+    journal = RaftJournal("g", record)
+    journal.begin_generation(1, {2: "b", 1: "a"}, b"base")
+    journal.setCurrentTerm(term, None)
+    for index in range(1, entries + 1):
+        journal.add(b"%d" % index, index, term)
+    return journal
+
+
+def test_a_new_group_has_nothing() -> None:
+    journal = RaftJournal("g", lambda change: None)
+    assert journal.is_new
+    assert (journal.generation, journal.voters, journal.base) == (0, {}, b"")
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId(), len(journal)) == (0, None, 0)
+    assert journal.live_records() == []
+
+
+def test_it_is_a_list_of_entries_as_the_library_wants_it() -> None:
+    journal = journal_of(5, term=3)
+    assert len(journal) == 5
+    assert journal[0] == (b"1", 1, 3)
+    assert journal[-1] == (b"5", 5, 3)
+    assert journal[1:3] == [(b"2", 2, 3), (b"3", 3, 3)]
+    assert journal[7:] == []
+    with pytest.raises(IndexError):
+        journal[5]
+
+
+def test_entries_are_cut_from_the_end_only() -> None:
+    journal = journal_of(5)
+    journal.deleteEntriesFrom(3)
+    assert [index for _, index, _ in journal[:]] == [1, 2, 3]
+    with pytest.raises(NotImplementedError):
+        journal.deleteEntriesTo(1)
+    journal.clear()
+    assert len(journal) == 0
+
+
+def test_cutting_nothing_is_no_change() -> None:
+    records: list[list[Any]] = []
+    journal = journal_of(2, records=records)
+    before = len(records)
+    journal.deleteEntriesFrom(2)
+    journal.deleteEntriesFrom(9)
+    assert len(records) == before
+
+
+@pytest.mark.parametrize(("index", "term"), [(7, 1), (5, 1), (6, 0)])
+def test_an_entry_comes_next_or_not_at_all(index: int, term: int) -> None:
+    journal = journal_of(5)
+    with pytest.raises(AssertionError):
+        journal.add(b"x", index, term)
+    assert len(journal) == 5
+
+
+def test_a_vote_is_given_once_in_a_term_and_terms_only_grow() -> None:
+    records: list[list[Any]] = []
+    journal = journal_of(0, term=4, records=records)
+    journal.setCurrentTerm(4, 2)
+    before = len(records)
+    journal.setCurrentTerm(4, 2)  # the same again is no change
+    assert len(records) == before
+    for term, vote in ((4, 1), (4, None), (3, None), (3, 2)):
+        with pytest.raises(AssertionError):
+            journal.setCurrentTerm(term, vote)
+    journal.setCurrentTerm(5, 1)
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (5, 1)
+
+
+def test_a_generation_begins_with_nothing_of_the_one_before() -> None:
+    journal = journal_of(5, term=9)
+    journal.setCurrentTerm(9, 1)
+    journal.begin_generation(2, {3: "c"}, b"sealed")
+    assert (journal.generation, journal.voters, journal.base) == (2, {3: "c"}, b"sealed")
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId(), len(journal)) == (0, None, 0)
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+def test_a_generation_never_comes_back(generation: int) -> None:
+    journal = journal_of(1)
+    with pytest.raises(AssertionError):
+        journal.begin_generation(generation, {}, b"")
+
+
+def test_the_commit_index_is_not_kept() -> None:
+    records: list[list[Any]] = []
+    journal = journal_of(5, records=records)
+    before = len(records)
+    journal.setRaftCommitIndex(5)
+    journal.onOneSecondTimer()
+    journal._destroy()
+    assert journal.getRaftCommitIndex() == 1
+    assert len(records) == before
+
+
+def test_a_dropped_group_takes_no_changes() -> None:
+    journal = journal_of(2)
+    journal.mark_dropped()
+    for change in (
+        lambda: journal.add(b"x", 3, 1),
+        lambda: journal.setCurrentTerm(5, None),
+        lambda: journal.begin_generation(2, {}, b""),
+        journal.clear,
+    ):
+        with pytest.raises(AssertionError, match="dropped"):
+            change()
+
+
+def test_live_records_make_the_same_journal() -> None:
+    journal = journal_of(3, term=2)
+    journal.setCurrentTerm(6, 2)
+    copy = RaftJournal("g", lambda change: None)
+    for kind, group, *fields in journal.live_records():
+        assert group == "g"
+        copy.apply(kind, fields)
+    assert copy[:] == journal[:]
+    assert (copy.getCurrentTerm(), copy.getVotedForNodeId()) == (6, 2)
+    assert (copy.generation, copy.voters, copy.base) == (1, {1: "a", 2: "b"}, b"base")
+    assert not copy.is_new
+
+
+# -- raft log --------------------------------------------------------------------------------------
+#
+# What of a log matches a leader's, what is cut, what seals it.
+
+
+VOTERS = {1: "one", 2: "two", 3: "three"}
+
+
+def command(text: str) -> bytes:
+    return bytes([COMMAND]) + text.encode()
+
+
+def log_of(*terms: int) -> RaftLog:
+    """A log with these terms from index 2 on; each command is its index."""
+    journal = open_journal(disk_of()).group("group")
+    journal.begin_generation(0, VOTERS, b"")
+    journal.add(b"\x01", 1, 0)
+    for index, term in enumerate(terms, start=2):
+        journal.add(command(str(index)), index, term)
+    return RaftLog(journal)
+
+
+def terms(log: RaftLog) -> list[int | None]:
+    return [log.term_at(index) for index in range(2, len(log) + 1)]
+
+
+def entries(*pairs: tuple[int, str]) -> list[list[Any]]:
+    return [[term, command(text)] for term, text in pairs]
+
+
+@pytest.mark.parametrize(
+    ("mine", "index", "term", "guess"),
+    [
+        ((1, 1, 1), 4, 1, None),
+        ((1, 1, 1), 1, 0, None),
+        ((1, 1, 1), 5, 1, 5),  # ends before
+        ((1, 1, 1), 99, 7, 5),
+        ((1, 2, 2, 2), 5, 3, 3),  # the first of term 2
+        ((2, 2, 2), 4, 3, 2),  # back to the first entry that can differ
+    ],
+)
+def test_a_conflict_is_answered_with_the_beginning_of_its_term(
+    mine: tuple[int, ...], index: int, term: int, guess: int | None
+) -> None:
+    assert log_of(*mine).conflict(index, term) == guess
+
+
+def test_a_matching_suffix_stays() -> None:
+    log = log_of(1, 1, 1, 1)  # hazard 2
+    log.merge(2, entries((1, "3")), commit_index=1)
+    assert terms(log) == [1, 1, 1, 1]
+    log.merge(1, [], commit_index=1)
+    assert terms(log) == [1, 1, 1, 1]
+
+
+def test_what_conflicts_is_cut_with_all_after_it() -> None:
+    log = log_of(1, 2, 2, 2)
+    log.merge(2, entries((3, "x"), (3, "y")), commit_index=2)
+    assert terms(log) == [1, 3, 3]
+    assert log.entries_from(3) == entries((3, "x"), (3, "y"))
+
+
+def test_nothing_committed_is_ever_cut() -> None:
+    log = log_of(1, 2, 2)
+    with pytest.raises(CommittedEntryError):
+        log.merge(2, entries((3, "x")), commit_index=3)
+    assert terms(log) == [1, 2, 2]
+
+
+def test_the_first_seal_is_remembered_until_it_is_cut() -> None:
+    log = log_of(1)
+    assert log.seal_index is None
+    log.add(encode_seal(VOTERS), 3, 1)
+    log.add(encode_seal(VOTERS), 4, 1)
+    assert log.seal_index == 3
+    log.merge(3, entries((2, "x")), commit_index=1)
+    assert log.seal_index == 3, "the first one stays"
+    log.merge(2, entries((3, "x")), commit_index=1)
+    assert log.seal_index is None
+
+
+def test_a_seal_is_found_in_a_log_that_is_read_again() -> None:
+    journal = open_journal(disk_of()).group("group")
+    journal.begin_generation(0, VOTERS, b"")
+    journal.add(b"\x01", 1, 0)
+    journal.add(encode_seal(VOTERS), 2, 1)
+    assert RaftLog(journal).seal_index == 2
+
+
+def test_an_append_is_bounded_but_never_empty() -> None:
+    log = log_of()
+    for index in range(2, 3 * APPEND_ENTRIES_MAX):
+        log.add(command("x"), index, 1)
+    assert len(log.entries_from(2)) == APPEND_ENTRIES_MAX
+    large = log_of()
+    for index in range(2, 6):
+        large.add(command("x" * APPEND_BYTES), index, 1)
+    assert len(large.entries_from(2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("previous", "previous_term", "added", "leader_term", "holds"),
+    [
+        (1, 0, [], 1, True),
+        (0, 0, [], 1, False),  # there is no entry 0
+        (1, 1, [], 1, False),  # the first entry is of term 0
+        (3, 2, [], 1, False),  # of a term after the leader's
+        (3, 2, [(1, "x")], 2, False),  # terms descend
+        (3, 2, [(2, "x"), (3, "y")], 2, False),
+        (1, 0, [(0, "x")], 2, False),  # only the first entry is of term 0
+        (3, 2, [(2, "x"), (3, "y")], 3, True),
+    ],
+)
+def test_what_no_leader_would_send(
+    previous: int, previous_term: int, added: list[tuple[int, str]], leader_term: int, holds: bool
+) -> None:
+    assert is_consistent(previous, previous_term, entries(*added), leader_term) is holds

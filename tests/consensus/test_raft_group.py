@@ -6,15 +6,28 @@ library.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pysyncobj import FAIL_REASON, syncobj
+from pysyncobj.journal import MemoryJournal
 
-from raftlog.consensus import transport
-from raftlog.consensus.raft_group import CANDIDATE, FOLLOWER, LEADER, NEVER
-from raftlog.consensus.settings import NUMBER_MAX, TERM_JUMP_MAX
+from raftlog.consensus import raft_group, transport
+from raftlog.consensus.raft_group import (
+    CANDIDATE,
+    FOLLOWER,
+    LEADER,
+    NEVER,
+    VOID,
+    Ballot,
+    Follower,
+    PeerNode,
+    Timing,
+)
+from raftlog.consensus.settings import NUMBER_MAX, TERM_JUMP_MAX, WINDOW_ENTRIES, ConsensusSettings
 from tests.consensus.voter import US, Voter, command
 
 # -- elections -------------------------------------------------------------------------------------
@@ -261,3 +274,193 @@ def test_no_message_breaks_the_order_of_things(leads: bool, messages: list[Any])
         committed = log[: voter.group.commit_index]
         assert term <= voter.group.term
         term = voter.group.term
+
+
+# -- ballot ----------------------------------------------------------------------------------------
+#
+# Counting votes and pre-votes, and how long to wait between elections.
+
+
+def ballot(voters: int = 5, *, chance: float = 0.0) -> Ballot:
+    return Ballot(1, voters, Timing(ConsensusSettings()), lambda: chance)
+
+
+def test_the_same_vote_twice_is_one_vote() -> None:
+    one = ballot(5)  # hazard 4
+    assert not one.stand()
+    assert not one.vote(2)
+    assert not one.vote(2)
+    assert one.vote(3)
+
+
+def test_the_same_pre_vote_twice_is_one() -> None:
+    one = ballot(5)
+    number = one.ask()
+    assert not one.would_vote(2, number)
+    assert not one.would_vote(2, number)
+    assert one.would_vote(3, number)
+
+
+def test_answers_to_an_older_round_do_not_count() -> None:
+    one = ballot(3)
+    old = one.ask()
+    one.ask()
+    assert not one.would_vote(2, old)
+
+
+def test_nothing_counts_before_it_is_asked_for_or_after_it_is_moot() -> None:
+    one = ballot(3)
+    assert not one.vote(2)
+    assert not one.would_vote(2, 0)
+    number = one.ask()
+    one.stand()
+    assert not one.would_vote(2, number), "the election has begun"
+    one.close()
+    assert not one.vote(2)
+
+
+@pytest.mark.parametrize(("voters", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)])
+def test_a_quorum_is_more_than_half(voters: int, quorum: int) -> None:
+    one = ballot(voters)
+    assert one.is_quorum(quorum)
+    assert not one.is_quorum(quorum - 1)
+    assert one.stand() is (voters == 1)
+
+
+def test_waits_double_up_to_the_election_timeout_and_start_again_with_a_leader() -> None:
+    one = ballot()
+    assert [one.next_wait() for _ in range(5)] == [0.4, 0.8, 1.6, 3.0, 3.0]
+    for _ in range(100):
+        one.next_wait()
+    assert one.next_wait() == 3.0
+    one.leader_found()
+    assert one.next_wait() == 0.4
+
+
+@pytest.mark.parametrize(("chance", "patience", "short"), [(0.0, 3.0, 0.1), (0.5, 4.5, 0.25)])
+def test_chance_spreads_the_waits(chance: float, patience: float, short: float) -> None:
+    one = ballot(chance=chance)
+    assert one.patience() == patience
+    assert one.short_wait() == short
+
+
+# -- follower --------------------------------------------------------------------------------------
+#
+# What a leader sends a follower next, by its answers.
+
+
+def follower(*, last_index: int = 10) -> Follower:
+    return Follower(last_index)
+
+
+def test_a_new_leader_sends_ahead_without_asking() -> None:
+    one = follower(last_index=10)
+    assert not one.may_send(10)
+    assert one.may_send(11)
+    one.sent(1, 5)
+    assert (one.next_index, one.commit_sent) == (12, 5)
+    assert one.may_send(12)
+
+
+def test_what_is_sent_ahead_is_bounded() -> None:
+    one = follower(last_index=10)
+    one.sent(WINDOW_ENTRIES, 5)
+    assert not one.may_send(100_000)
+    assert one.appended(10 + WINDOW_ENTRIES)
+    assert one.may_send(100_000)
+
+
+def test_after_a_refusal_it_goes_back_to_the_guess_one_append_at_a_time() -> None:
+    one = follower(last_index=10)
+    one.sent(2, 5)
+    assert one.refused(10, 4)
+    assert (one.next_index, one.is_probing) == (4, True)
+    assert one.may_send(12)
+    one.sent(9, 5)
+    assert not one.may_send(12), "until the answer"
+    assert one.appended(12)
+    assert (one.match_index, one.next_index, one.is_probing) == (12, 13, False)
+
+
+def test_a_guess_goes_back_by_one_at_least_and_never_below_what_matched() -> None:
+    one = follower(last_index=10)
+    assert one.refused(10, 99)
+    assert one.next_index == 10
+    assert one.appended(9)
+    assert one.refused(10, 2)
+    assert one.next_index == 10
+
+
+def test_an_old_refusal_changes_nothing() -> None:
+    one = follower(last_index=10)
+    assert one.appended(10)
+    assert not one.refused(10, 3), "it holds that entry: it says so itself"
+    assert one.refused(15, 14)
+    assert not one.refused(20, 3), "of an append before this probe"
+    assert one.next_index == 14
+
+
+def test_an_old_answer_takes_nothing_back() -> None:
+    one = follower(last_index=10)
+    assert one.appended(8)
+    assert not one.appended(6)
+    assert one.match_index == 8
+
+
+def test_a_new_link_means_asking_first() -> None:
+    one = follower(last_index=10)
+    one.sent(5, 7)
+    one.restart()
+    assert (one.is_probing, one.is_waiting, one.commit_sent) == (True, False, 0)
+    assert one.next_index == 16, "nothing is known: this is where to ask"
+    assert one.appended(12)
+    one.restart()
+    assert one.next_index == 13
+
+
+# -- library ---------------------------------------------------------------------------------------
+#
+# PySyncObj's surroundings: clock, journal, poller, nodes.
+
+
+def test_the_library_sees_the_time_it_is_given_in_this_thread_only() -> None:
+    raft_group.set_now(1234.5)
+    assert raft_group.now() == syncobj.monotonicTime() == 1234.5
+    elsewhere: list[float] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(syncobj.monotonicTime()))
+    thread.start()
+    thread.join()
+    assert elsewhere != [1234.5]
+
+
+def test_others_in_this_process_get_the_librarys_own_journal_and_poller() -> None:
+    assert isinstance(syncobj.createJournal(None), MemoryJournal)
+    assert hasattr(syncobj.createPoller("poll"), "subscribe")
+    groups_own = syncobj.createPoller(Timing(ConsensusSettings()).library_settings.pollerType)
+    assert not hasattr(groups_own, "subscribe")
+    assert groups_own.poll(10.0) is None, "it does not wait"
+
+
+def test_a_node_is_its_broker_id() -> None:
+    assert {PeerNode(3)} == {PeerNode(3)}
+    assert hash(PeerNode(3)) == hash(3)
+    assert str(PeerNode(3)) == "3"
+
+
+def test_an_entry_that_another_took_the_place_of_is_void() -> None:
+    results: list[object] = []
+    called = raft_group.subscriber(results.append)
+    called("result", FAIL_REASON.SUCCESS)
+    called(None, FAIL_REASON.DISCARDED)
+    assert results == ["result", VOID]
+
+
+def test_heartbeats_of_many_groups_coincide_and_never_stand_still() -> None:
+    timing = Timing(ConsensusSettings())
+    assert {round(timing.next_heartbeat(now), 6) for now in (10.01, 10.03, 10.049)} == {11.0}
+    quick = Timing(ConsensusSettings(heartbeat_ms=50))
+    now = 0.0
+    for _ in range(1_000):
+        due = quick.next_heartbeat(now)
+        assert now < due <= now + 0.051
+        now = due

@@ -15,7 +15,7 @@ from raftlog.errors import (
     UnknownAssignorError,
 )
 from tests.consumer_groups.scene import GROUP, Scene, joining
-from tests.consumer_groups.test_targets import Own
+from tests.consumer_groups.test_group import Own
 
 
 def test_a_group_is_rebalanced_once_for_all_that_join_at_once() -> None:

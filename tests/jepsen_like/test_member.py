@@ -143,3 +143,27 @@ def _count(events: list[dict[str, Any]]) -> int:
     """How many records were told of."""
     given = (event.get("records", {}) for event in events)
     return sum(count for records in given for runs in records.values() for _, count, *_ in runs)
+
+
+# -- kafka member ----------------------------------------------------------------------------------
+#
+# The application of a member that is a Kafka client, as a process.
+
+
+@pytest.mark.integration
+def test_a_member_of_either_protocol_processes_commits_and_leaves() -> None:
+    with cluster(1, settings={"group.initial.rebalance.delay.ms": "0"}) as running:
+        with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
+            admin.create_topics([NewTopic("t", 1, 1)])
+            for value in range(1, 101):
+                producer.send("t", entries.encode_value(value, 10))
+            producer.flush()
+        for protocol, by_pattern in (("classic", True), ("consumer", False)):
+            asked = settings(
+                bootstrap=running.bootstrap,
+                group=protocol,
+                protocol=protocol,
+                by_pattern=by_pattern,
+                session_timeout_s=6.0,
+            )
+            check_story(lines_of(asked))

@@ -13,16 +13,35 @@ import pytest
 
 import raftlog
 from raftlog import Admin, NewTopic, TopicPartition
+from raftlog.client.consumer import Checked
 from raftlog.client.descriptions import TopicDescription
 from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
-from raftlog.errors import AccessDeniedError, InvalidRequestError
+from raftlog.errors import AccessDeniedError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror, Progress
-from raftlog.mirror.mirror import SPAN_MAX, ClusterSource, MirrorSettings, Policy, Session, hole_of
+from raftlog.mirror.mirror import (
+    SPAN_MAX,
+    ClusterSource,
+    MirrorSettings,
+    Place,
+    Policy,
+    Session,
+    bodies,
+    copy_of,
+    difference,
+    hole_of,
+    holes,
+    refusal,
+    sequence_of,
+)
+from raftlog.protocol.records import DescribedProducer
+from raftlog.record import COLUMNS, Codec, decode_records, encode, parse_header, seal, validate
 from raftlog.testing import wait_until
 from raftlog.types import ConsumerRecord, OffsetAndMetadata
 from tests.mirror.tombstones import without_tombstones
+from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
+from tests.record.test_compaction import FOURS, log_of, rewritten
 
 TP = TopicPartition("t", 0)
 TIMEOUT_S = 20
@@ -499,3 +518,140 @@ def test_an_epoch_of_the_producer_ends_before_its_sequence_wraps(
     with ResumableProducer(str(ADDRESS), name=name, host=host) as producer:
         described = producer.described([TP])[TP]
     assert (described.producer_epoch, described.last_sequence) == (2, 5)
+
+
+# -- batches ---------------------------------------------------------------------------------------
+#
+# Bodies of copies: the same payload and offsets, holes, and the rest of a joined batch.
+
+
+def test_a_copy_has_the_payload_and_the_range_of_its_original() -> None:
+    (batch,) = rewritten(log_of(FOURS[:1]), [[False, True, False, False]])
+    header = parse_header(batch)
+    body = copy_of(header, batch)
+    copy = seal(body, producer_id=1, producer_epoch=0, base_sequence=0) + body.payload
+    assert validate(copy).last_offset_delta == header.last_offset_delta == 3
+    assert [r.offset for r in decode_records(copy, topic="t", partition=0)] == [1]
+    assert body.payload == batch[-len(body.payload) :]
+
+
+def test_a_hole_is_a_batch_without_records_that_a_compacted_topic_accepts() -> None:
+    (hole,) = holes(5, 25)
+    header = validate(seal(hole) + hole.payload, keys_required=True)
+    assert (header.record_count, header.last_offset_delta, header.codec) == (0, 19, Codec.NONE)
+    assert [body.last_offset_delta + 1 for body in holes(0, 2 * SPAN_MAX + 1)] == [
+        SPAN_MAX,
+        SPAN_MAX,
+        1,
+    ]
+    assert not list(holes(7, 7))
+
+
+def test_what_is_appended_ends_where_the_batch_ends() -> None:
+    joined = rewritten(log_of(FOURS), [[True] * 4] * len(FOURS))
+    assert len(joined) == 1
+    header = parse_header(joined[0])
+    for position in range(header.next_offset + 1):
+        spans = [body.last_offset_delta + 1 for body in bodies((header, joined[0]), position)]
+        assert position + sum(spans) == header.next_offset
+        records = sum(body.record_count for body in bodies((header, joined[0]), position))
+        assert records == header.next_offset - position
+
+
+def test_offsets_before_the_batch_become_a_hole() -> None:
+    second = log_of(FOURS[:2])[1]
+    batch = parse_header(second), second
+    assert [body.record_count for body in bodies(batch, 1)] == [0, 4]
+
+
+def test_a_position_inside_of_an_original_batch_is_of_another_log() -> None:
+    data = log_of(FOURS[:1])[0]
+    with pytest.raises(CorruptBatchError, match="inside the source batch"):
+        list(bodies((parse_header(data), data), 2))
+
+
+def test_a_batch_of_a_kafka_client_is_copied_as_columns() -> None:
+    """Its checksum covers the producer fields, which are the mirror's in the copy."""
+    data = as_stored(kafka_batch([KafkaRecord(b"a", b"k"), KafkaRecord(b"b")]), base_offset=7)
+    (body,) = bodies((parse_header(data), data), 7)
+    copy = seal(body, producer_id=1, producer_epoch=0, base_sequence=7) + body.payload
+    assert validate(copy).layout == COLUMNS
+    found = [(r.key, r.value) for r in decode_records(copy, topic="t", partition=0)]
+    assert found == [(b"k", b"a"), (None, b"b")]
+
+
+# -- positions -------------------------------------------------------------------------------------
+#
+# Where a copy continues, and which copies must not be continued.
+
+
+UNKNOWN = DescribedProducer(1)
+
+
+def known(last_offset: int, *, epoch: int = 0, sequence: int = 0) -> DescribedProducer:
+    return DescribedProducer(1, epoch, sequence, last_offset, 0)
+
+
+def place(
+    end: int,
+    written: DescribedProducer,
+    *,
+    start: int = 0,
+    source: tuple[int, int] = (0, 100),
+) -> Place:
+    return Place(start, end, written, *source)
+
+
+@pytest.mark.parametrize(
+    ("found", "position", "why"),
+    [
+        (place(0, UNKNOWN), 0, ""),
+        (place(0, UNKNOWN, source=(50, 50)), 0, ""),
+        (place(10, known(9)), 10, ""),
+        (place(10, known(14)), 15, ""),  # committed since the end was queried
+        (place(10, known(8)), 10, "another producer has written the offsets 9 to 9"),
+        (place(10, UNKNOWN), 10, ""),  # compared with the source
+        (place(10, UNKNOWN, source=(10, 100)), 10, "may have records"),
+        (place(10, known(9), source=(10, 100)), 10, ""),
+        (place(10, UNKNOWN, start=10, source=(10, 100)), 10, ""),  # empty
+        (place(101, known(100)), 101, "beyond the end 100"),
+        (place(101, UNKNOWN, start=101), 101, "beyond the end 100"),
+    ],
+)
+def test_a_copy_continues_at_its_end_unless_it_is_not_ours(
+    found: Place, position: int, why: str
+) -> None:
+    assert found.position == position
+    assert (why in refusal(found)) if why else not refusal(found)
+
+
+def test_only_offsets_that_both_logs_have_are_compared() -> None:
+    assert place(10, UNKNOWN, source=(9, 20)).is_comparable
+    assert not place(10, UNKNOWN, source=(10, 20)).is_comparable
+    assert not place(10, UNKNOWN, start=10).is_comparable
+
+
+def test_the_sequence_continues_in_the_epoch_of_the_last_run() -> None:
+    assert sequence_of(place(10, UNKNOWN)) == (0, 0)
+    assert sequence_of(place(10, known(9, epoch=3, sequence=4))) == (3, 5)
+
+
+def batch_with(*values: bytes, time_ms: int = 1) -> Checked:
+    body = encode(list(values), timestamps_ms=time_ms)
+    data = memoryview(seal(body) + body.payload)
+    return parse_header(data), data
+
+
+def test_records_are_compared_by_offset() -> None:
+    ours = place(2, UNKNOWN)
+    assert not difference(ours, batch_with(b"a", b"b"), batch_with(b"a", b"b"))
+    assert not difference(ours, batch_with(b"a", b"b"), batch_with(b"a"))
+    for other in (batch_with(b"a", b"c"), batch_with(b"a", b"b", time_ms=2)):
+        assert "offset" in difference(ours, batch_with(b"a", b"b"), other)
+
+
+def test_without_a_common_record_only_the_producer_state_proves_the_copy() -> None:
+    (empty,) = rewritten(log_of(FOURS[:1]), [[False] * 4])
+    checked = parse_header(empty), memoryview(empty)
+    assert not difference(place(4, known(3)), checked, checked)
+    assert "none at its end to compare" in difference(place(4, UNKNOWN), checked, checked)

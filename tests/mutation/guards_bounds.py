@@ -7,12 +7,12 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-_TURNS: Final = "tests/server/test_turns.py"
+_TURNS: Final = "tests/server/test_scheduling.py"
 _CONSENSUS: Final = "tests/consensus/test_node_turns.py"
-_HTTP: Final = "tests/server/http/test_server.py"
-_PRODUCERS: Final = "tests/server/handlers/test_list_producers.py"
+_HTTP: Final = "tests/server/http/test_app.py"
+_PRODUCERS: Final = "tests/server/apis/test_producers.py"
 _RECORDS: Final = "tests/cli/console/test_records.py"
-_LAG: Final = "tests/server/http/test_lag_times.py"
+_LAG: Final = "tests/server/http/test_collect.py"
 _AVRO: Final = "tests/cli/console/test_avro.py"
 _HOSTILE: Final = f"{_AVRO}::test_a_hostile_schema_is_rejected"
 _OPERATIONS: Final = "tests/server/test_operations.py"
@@ -48,7 +48,7 @@ GUARDS: Final = [
         module="raftlog/server/exchange.py",
         function="check_once",
         change=value("if 2", "_.values[0].left.args[0]"),
-        tests=("tests/server/test_once.py::test_what_is_named_twice_is_refused",),
+        tests=("tests/server/test_exchange.py::test_what_is_named_twice_is_refused",),
     ),
     Guard(
         name="the memory of waiting fetches is limited",
@@ -66,7 +66,7 @@ GUARDS: Final = [
         module="raftlog/protocol/connection.py",
         function="FrameReader._begin_large",
         change=argument("call bytearray", 0, "_.args[0].args[0]"),
-        tests=("tests/protocol/test_frame_reader.py::test_memory_grows_only_with_what_arrives",),
+        tests=("tests/protocol/test_connection.py::test_memory_grows_only_with_what_arrives",),
     ),
     Guard(
         name="slow senders do not block others",
@@ -76,7 +76,7 @@ GUARDS: Final = [
         change=replace("compare received_bytes", "_.left.left < _.left.right"),
         tests=(
             (
-                "tests/server/test_listener.py"
+                "tests/server/test_connection.py"
                 "::test_those_who_send_too_little_are_closed_while_others_wait_for_memory"
             ),
         ),
@@ -89,7 +89,7 @@ GUARDS: Final = [
         change=value("if has_peers", "self._config.max_connections"),
         tests=(
             (
-                "tests/server/test_listener.py"
+                "tests/server/test_connection.py"
                 "::test_in_a_cluster_a_connection_beyond_the_limit_may_be_a_brokers"
             ),
         ),

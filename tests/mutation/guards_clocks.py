@@ -130,7 +130,7 @@ GUARDS: Final = [
         function="LogCleaner.step",
         change=drop("if _clock"),
         tests=(
-            "tests/server/test_log_cleaner.py::test_nothing_is_compacted_while_the_time_is_unknown",
+            "tests/server/test_maintenance.py::test_nothing_is_compacted_while_the_time_is_unknown",
         ),
     ),
 ]

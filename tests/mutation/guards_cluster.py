@@ -15,7 +15,7 @@ CLUSTER: Final = [
         function="TopicConfig.check_replication",
         change=replace("compare 1", "not _.left"),
         tests=(
-            "tests/server/handlers/test_topics.py::test_one_copy_is_not_left_to_the_page_cache",
+            "tests/server/apis/test_topics.py::test_one_copy_is_not_left_to_the_page_cache",
             "tests/replication/test_cluster_state.py::test_a_topic_that_cannot_be_is_refused",
         ),
     ),
@@ -140,7 +140,7 @@ CLUSTER: Final = [
         module="raftlog/server/apis/produce.py",
         function="draw",
         change=value("assign PRODUCER_ID_BITS", "int.from_bytes(_.left.args[0].func(1))"),
-        tests=("tests/server/test_producer_ids.py",),
+        tests=("tests/server/apis/test_produce.py",),
     ),
     Guard(
         name="producer ids differ from those of named producers",
@@ -148,7 +148,7 @@ CLUSTER: Final = [
         module="raftlog/server/apis/produce.py",
         function="",
         change=value("assign Final PRODUCER_ID_BITS", "63"),
-        tests=("tests/server/test_producer_ids.py",),
+        tests=("tests/server/apis/test_produce.py",),
     ),
 ]
 

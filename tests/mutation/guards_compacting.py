@@ -8,7 +8,7 @@ from tests.mutation.change import argument, drop, replace, value
 from tests.mutation.guard import Guard
 
 _COPIES: Final = "tests/server/cluster/test_compacted_copies.py"
-_ONE_LOG: Final = "tests/server/test_log_compaction.py"
+_ONE_LOG: Final = "tests/server/test_partition.py"
 _HOST: Final = "tests/server/test_host_compaction.py"
 
 GUARDS: Final = [
@@ -20,7 +20,7 @@ GUARDS: Final = [
         change=drop("keyword config"),
         tests=(
             (
-                "tests/server/handlers/test_produce.py"
+                "tests/server/apis/test_produce.py"
                 "::test_a_compacted_topic_takes_only_records_with_keys"
             ),
         ),

@@ -11,9 +11,9 @@ _CLEANER: Final = "raftlog/storage/compaction.py"
 _FILES: Final = "raftlog/storage/compaction.py"
 _LOG: Final = "raftlog/storage/log.py"
 _COMPACTOR: Final = "raftlog/storage/compaction.py"
-_TEST_CLEANER: Final = "tests/storage/test_cleaner.py"
-_TEST_FILES: Final = "tests/storage/test_compaction_files.py"
-_TEST_COMPACTOR: Final = "tests/storage/test_compactor.py"
+_TEST_CLEANER: Final = "tests/storage/test_compaction.py"
+_TEST_FILES: Final = "tests/storage/test_compaction.py"
+_TEST_COMPACTOR: Final = "tests/storage/test_compaction.py"
 _TEST_TASKS: Final = "tests/storage/test_compaction_tasks.py"
 _TEST_CRASHES: Final = "tests/storage/test_compaction_crashes.py"
 
@@ -87,7 +87,7 @@ KEPT: Final = [
         module="raftlog/storage/log.py",
         function="check",
         change=never("if is_compacted"),
-        tests=("tests/storage/test_admission.py::test_a_compacted_batch_is_not_a_producers",),
+        tests=("tests/storage/test_log.py::test_a_compacted_batch_is_not_a_producers",),
     ),
     Guard(
         name="a compacted batch is no proof",
@@ -95,9 +95,7 @@ KEPT: Final = [
         module="raftlog/storage/opening.py",
         function="_follows",
         change=drop("not is_compacted"),
-        tests=(
-            "tests/storage/test_recovery.py::test_a_compacted_batch_does_not_prove_a_torn_tail",
-        ),
+        tests=("tests/storage/test_opening.py::test_a_compacted_batch_does_not_prove_a_torn_tail",),
     ),
 ]
 

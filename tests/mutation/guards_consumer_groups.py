@@ -16,7 +16,7 @@ MEMBERS: Final = [
         change=drop("compare owner"),
         tests=(
             (
-                "tests/consumer_groups/test_heartbeats.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_a_newcomer_waits_for_what_another_has_to_give_up"
             ),
             "tests/consumer_groups/test_model.py::test_seeded_runs_break_no_promise",
@@ -30,9 +30,7 @@ MEMBERS: Final = [
         change=replace(
             "if revoking", "if _.test:\n    _.body[0]\n    _.body[1]\n    _.body[2]\n_.orelse[0]"
         ),
-        tests=(
-            "tests/consumer_groups/test_heartbeats.py::test_at_an_older_epoch_nothing_is_released",
-        ),
+        tests=("tests/consumer_groups/test_group.py::test_at_an_older_epoch_nothing_is_released",),
     ),
     Guard(
         name="an old heartbeat has no effect",
@@ -42,10 +40,10 @@ MEMBERS: Final = [
         change=never("if sequence"),
         tests=(
             (
-                "tests/consumer_groups/test_heartbeats.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_an_old_heartbeat_does_not_release_what_was_given_later"
             ),
-            "tests/consumer_groups/test_heartbeats.py::test_an_older_or_equal_sequence_changes_nothing",
+            "tests/consumer_groups/test_group.py::test_an_older_or_equal_sequence_changes_nothing",
         ),
     ),
     Guard(
@@ -54,7 +52,7 @@ MEMBERS: Final = [
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard.heartbeat",
         change=drop("compare sequence"),
-        tests=("tests/consumer_groups/test_heartbeats.py::test_an_old_sequence_proves_no_life",),
+        tests=("tests/consumer_groups/test_group.py::test_an_old_sequence_proves_no_life",),
     ),
     Guard(
         name="a heartbeat that is answered with an assignment is written",
@@ -64,7 +62,7 @@ MEMBERS: Final = [
         change=never("if write"),
         tests=(
             (
-                "tests/consumer_groups/test_heartbeats.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_nor_after_a_failover_although_nothing_but_its_answer_told_of_it"
             ),
         ),
@@ -77,7 +75,7 @@ MEMBERS: Final = [
         change=never("if FencedMemberError #2/2"),
         tests=(
             (
-                "tests/consumer_groups/test_heartbeats.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_at_an_older_epoch_nobody_claims_what_is_not_its"
             ),
         ),
@@ -139,7 +137,7 @@ MEMBERS: Final = [
         change=drop("compare sequence"),
         tests=(
             (
-                "tests/consumer_groups/test_heartbeats.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_a_join_that_comes_late_does_not_bring_a_member_back"
             ),
         ),
@@ -163,7 +161,7 @@ OFFSETS: Final = [
         change=replace("call _is_late", "False"),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_a_commit_that_arrives_late_replaces_no_newer_one"
             ),
         ),
@@ -176,7 +174,7 @@ OFFSETS: Final = [
         change=value("assign 0", "sequence"),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_clients_that_are_not_members_have_no_order_among_them"
             ),
         ),
@@ -189,7 +187,7 @@ OFFSETS: Final = [
         change=never("if OffsetMovedError"),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_a_commit_replaces_what_it_expects_and_nothing_else"
             ),
         ),
@@ -215,7 +213,7 @@ OFFSETS: Final = [
         change=never("if StaleMemberEpochError"),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_an_epoch_that_was_is_to_be_repeated_with_the_newest"
             ),
         ),
@@ -228,7 +226,7 @@ OFFSETS: Final = [
         change=drop("operand owned_since"),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_an_epoch_that_was_is_to_be_repeated_with_the_newest"
             ),
         ),
@@ -243,7 +241,7 @@ OFFSETS: Final = [
         ),
         tests=(
             (
-                "tests/consumer_groups/test_commits.py"
+                "tests/consumer_groups/test_group.py"
                 "::test_an_epoch_that_was_suffices_for_what_the_member_has_had_since_then"
             ),
         ),
@@ -254,7 +252,7 @@ OFFSETS: Final = [
         module="raftlog/consumer_groups/group.py",
         function="check_committer",
         change=never("if FencedMemberError"),
-        tests=("tests/consumer_groups/test_commits.py::test_an_epoch_that_never_was_is_fenced",),
+        tests=("tests/consumer_groups/test_group.py::test_an_epoch_that_never_was_is_fenced",),
     ),
     Guard(
         name="only the owner of a partition commits for it",
@@ -263,7 +261,7 @@ OFFSETS: Final = [
         function="_refusal",
         change=never("if PartitionNotOwnedError"),
         tests=(
-            "tests/consumer_groups/test_commits.py::test_nobody_commits_for_what_another_member_has",
+            "tests/consumer_groups/test_group.py::test_nobody_commits_for_what_another_member_has",
             "tests/consumer_groups/test_model.py::test_seeded_runs_break_no_promise",
         ),
     ),
@@ -273,9 +271,7 @@ OFFSETS: Final = [
         module="raftlog/consumer_groups/group.py",
         function="check_committer",
         change=never("if member_count"),
-        tests=(
-            "tests/consumer_groups/test_commits.py::test_nobody_commits_where_there_are_members",
-        ),
+        tests=("tests/consumer_groups/test_group.py::test_nobody_commits_where_there_are_members",),
     ),
     Guard(
         name="a commit is for one topic id",
@@ -284,7 +280,7 @@ OFFSETS: Final = [
         function="_refusal",
         change=never("if UnknownTopicError #2/2"),
         tests=(
-            "tests/consumer_groups/test_commits.py::test_a_topic_that_was_made_anew_is_another_one",
+            "tests/consumer_groups/test_group.py::test_a_topic_that_was_made_anew_is_another_one",
         ),
     ),
     Guard(
@@ -295,7 +291,7 @@ OFFSETS: Final = [
         change=never("if _releasing"),
         tests=(
             (
-                "tests/client/consumer_groups/test_membership.py"
+                "tests/client/groups/test_member.py"
                 "::test_a_revoked_partition_of_a_deleted_topic_is_committed_for_that_topic"
             ),
         ),
@@ -319,7 +315,7 @@ OFFSETS: Final = [
         module="raftlog/consumer_groups/group.py",
         function="OffsetTable.committed",
         change=drop("compare topic_id"),
-        tests=("tests/consumer_groups/test_offsets.py::test_none_is_none_and_never_0",),
+        tests=("tests/consumer_groups/test_group.py::test_none_is_none_and_never_0",),
     ),
     Guard(
         name="a coordinator with older metadata than the log does not decide",
@@ -451,7 +447,7 @@ CLASSIC: Final = [
         change=never("if connection #2/2"),
         tests=(
             (
-                "tests/consumer_groups/test_deltas.py"
+                "tests/consumer_groups/test_shard.py"
                 "::test_a_heartbeat_of_an_older_connection_changes_nothing"
             ),
         ),
@@ -462,7 +458,7 @@ CLASSIC: Final = [
         module="raftlog/consumer_groups/shard.py",
         function="_owned",
         change=always("if revoking"),
-        tests=("tests/consumer_groups/test_deltas.py::test_omitted_partitions_release_nothing",),
+        tests=("tests/consumer_groups/test_shard.py::test_omitted_partitions_release_nothing",),
     ),
 ]
 

@@ -7,11 +7,11 @@ from typing import Final
 from tests.mutation.change import always, argument, both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-COORDINATOR: Final = "tests/server/consumer_groups/test_coordinator.py"
-LOADING: Final = "tests/server/consumer_groups/test_loading.py"
-ROUNDS: Final = "tests/server/test_rounds.py"
+COORDINATOR: Final = "tests/server/groups/test_coordinator.py"
+LOADING: Final = "tests/server/groups/test_shard.py"
+ROUNDS: Final = "tests/server/test_scheduling.py"
 
-SHARDS: Final = "tests/server/consumer_groups/test_active_shard.py"
+SHARDS: Final = "tests/server/groups/test_shard.py"
 BEATS: Final = "tests/server/consumer_groups/test_shard_heartbeats.py"
 READING: Final = "tests/server/consumer_groups/test_shard_reading.py"
 WIRE_STATE: Final = "tests/server/handlers/test_group_state.py"
@@ -91,9 +91,7 @@ RESPONSES: Final = [
         module="raftlog/server/groups/shard.py",
         function="HeartbeatAnswer._confirm",
         change=replace("call ask", "self._reassure(None)"),
-        tests=(
-            "tests/server/consumer_groups/test_heartbeat_keepalive.py::test_who_leads_no_more_reassures_nobody",
-        ),
+        tests=("tests/server/groups/test_shard.py::test_who_leads_no_more_reassures_nobody",),
     ),
     Guard(
         name="only members receive an unchanged assignment",
@@ -135,7 +133,7 @@ RESPONSES: Final = [
         change=replace("call ask", "pass"),
         tests=(
             (
-                "tests/server/consumer_groups/test_pending_responses.py"
+                "tests/server/groups/test_shard.py"
                 "::test_nobody_waits_for_a_commit_that_a_leader_cut_off_will_not_make"
             ),
         ),
@@ -197,10 +195,7 @@ STATE: Final = [
         function="Coordinator.shard",
         change=drop("if _unnotified"),
         tests=(
-            (
-                "tests/server/consumer_groups/test_coordinator.py"
-                "::test_who_asks_finds_a_shard_that_has_heard"
-            ),
+            ("tests/server/groups/test_coordinator.py::test_who_asks_finds_a_shard_that_has_heard"),
         ),
     ),
     Guard(
@@ -253,7 +248,7 @@ STATE: Final = [
         change=never("if ClusterNotReadyError"),
         tests=(
             (
-                "tests/server/consumer_groups/test_lookup.py"
+                "tests/server/groups/test_coordinator.py"
                 "::test_brokers_that_have_yet_to_come_are_waited_for_and_not_for_ever"
             ),
         ),

@@ -244,7 +244,7 @@ COMMITTED: Final = [
         change=swap("compare", "<="),
         tests=(
             (
-                "tests/replication/test_following.py"
+                "tests/replication/test_leadership.py"
                 "::test_committed_records_may_be_lost_only_to_a_later_unclean_election"
             ),
         ),

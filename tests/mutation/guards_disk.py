@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 BAD_DISK: Final = "tests/storage/test_bad_disk.py"
 BATCH: Final = "tests/record/test_batch.py"
 CHECKPOINT: Final = "tests/storage/test_checkpoint.py"
-CLEAN_MARK: Final = "tests/storage/test_clean_mark.py"
+CLEAN_MARK: Final = "tests/storage/test_state_files.py"
 CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
 DISK: Final = "tests/test_disk.py"
 DURABILITY: Final = "tests/storage/test_durability.py"
@@ -18,7 +18,7 @@ _CATALOG: Final = "tests/storage/test_catalog.py"
 HOSTING: Final = "tests/storage/test_hosting.py"
 LOG: Final = "tests/storage/test_log.py"
 REPLICATED_APPEND: Final = "tests/storage/test_replicated_append.py"
-STATE_FILE: Final = "tests/storage/test_state_file.py"
+STATE_FILE: Final = "tests/storage/test_state_files.py"
 
 POOL: Final = [
     Guard(
@@ -240,7 +240,7 @@ SYNCS: Final = [
         change=value("if NO_ROOM", "_.left != 0"),
         tests=(
             (
-                "tests/storage/test_faults.py"
+                "tests/storage/test_state_files.py"
                 "::test_any_other_error_means_the_disk_is_not_to_be_trusted"
             ),
         ),
@@ -431,7 +431,7 @@ STATE_FILES: Final = [
         change=value("assign _synced", "self._created"),
         tests=(
             (
-                "tests/storage/test_name_syncs.py"
+                "tests/storage/test_state_files.py"
                 "::test_a_sync_does_not_cover_a_name_that_is_created_while_it_runs"
             ),
         ),
@@ -442,7 +442,7 @@ STATE_FILES: Final = [
         module="raftlog/storage/state_files.py",
         function="NameSyncs.sync",
         change=replace("call get", "max(self._synced.values(), default=0)"),
-        tests=("tests/storage/test_name_syncs.py::test_a_sync_does_not_cover_another_directory",),
+        tests=("tests/storage/test_state_files.py::test_a_sync_does_not_cover_another_directory",),
     ),
     Guard(
         name="a found directory counts as created now",
@@ -530,7 +530,7 @@ STATE_FILES: Final = [
         function="IdentityFile.adopt",
         change=never("if CLUSTER_UNKNOWN"),
         tests=(
-            "tests/storage/test_identity.py::test_a_directory_without_a_cluster_adopts_one_once",
+            "tests/storage/test_state_files.py::test_a_directory_without_a_cluster_adopts_one_once",
         ),
     ),
     Guard(
@@ -557,7 +557,7 @@ STATE_FILES: Final = [
         change=always("if _cut"),
         tests=(
             (
-                "tests/storage/test_recovery.py"
+                "tests/storage/test_opening.py"
                 "::test_the_torn_end_of_a_replica_stays_until_it_is_decided_on"
             ),
         ),
@@ -590,7 +590,7 @@ STATE_FILES: Final = [
         function="Segment.note",
         change=always("if record_count"),
         tests=(
-            "tests/storage/test_compactor.py::test_a_segment_without_records_is_as_old_as_its_appends",
+            "tests/storage/test_compaction.py::test_a_segment_without_records_is_as_old_as_its_appends",
         ),
     ),
     Guard(

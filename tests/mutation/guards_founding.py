@@ -10,11 +10,11 @@ from tests.mutation.guard import Guard
 _FOUNDING: Final = "raftlog/server/cluster/membership.py"
 _RECOVERY: Final = "raftlog/replication/election.py"
 _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
-_PLANS: Final = "tests/replication/test_recovery.py"
+_PLANS: Final = "tests/replication/test_election.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
-_BROADCAST: Final = "tests/server/cluster/test_state_broadcast.py"
+_BROADCAST: Final = "tests/server/cluster/test_elections.py"
 _STATE: Final = "tests/replication/test_cluster_membership.py"
-_TESTS: Final = "tests/server/cluster/test_founding.py"
+_TESTS: Final = "tests/server/cluster/test_membership.py"
 
 GUARDS: Final = [
     Guard(
@@ -59,7 +59,7 @@ GUARDS: Final = [
         change=value("if BrokerUnavailableError", "_.left.broker_id != _.comparators[0].broker_id"),
         tests=(
             (
-                "tests/server/peers/test_peering.py"
+                "tests/server/peers/test_links.py"
                 "::test_an_answer_that_is_out_of_date_brings_no_connection_about"
             ),
         ),
@@ -70,7 +70,7 @@ GUARDS: Final = [
         module="raftlog/protocol/security.py",
         function="check_cluster",
         change=swap("compare voters", ">"),
-        tests=("tests/protocol/test_peer_auth.py::test_another_list_of_voters_is_another_cluster",),
+        tests=("tests/protocol/test_security.py::test_another_list_of_voters_is_another_cluster",),
     ),
     Guard(
         name="a survivor is a directory",

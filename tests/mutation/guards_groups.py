@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
 HOSTED_GROUP: Final = "tests/consensus/test_hosted_group.py"
 NODE_BAD_INPUT: Final = "tests/consensus/test_node_bad_input.py"
-PEER_TRANSPORT: Final = "tests/consensus/test_peer_transport.py"
+PEER_TRANSPORT: Final = "tests/consensus/test_transport.py"
 PROPOSALS: Final = "tests/consensus/test_proposals.py"
 
 GENERATIONS: Final = [
@@ -47,7 +47,7 @@ GENERATIONS: Final = [
         function="RaftLog._cut",
         change=never("compare seal_index #2/2"),
         tests=(
-            "tests/consensus/test_raft_log.py::test_the_first_seal_is_remembered_until_it_is_cut",
+            "tests/consensus/test_journal.py::test_the_first_seal_is_remembered_until_it_is_cut",
         ),
     ),
     Guard(
@@ -205,7 +205,7 @@ LINKS: Final = [
         change=value("if is_message", "type(_.operand.args[0]) is not list"),
         tests=(
             (
-                "tests/consensus/test_envelope.py"
+                "tests/consensus/test_transport.py"
                 "::test_a_message_of_other_types_lengths_or_ranges_is_refused"
             ),
         ),

@@ -10,10 +10,10 @@ from tests.mutation.guard import Guard
 GUARDS_EPOCHS: Final = "tests/server/test_guards_epochs.py"
 GUARDS_HOSTS: Final = "tests/server/test_guards_hosts.py"
 LEADERSHIP: Final = "tests/replication/test_leadership.py"
-LEADERSHIP_CHECK: Final = "tests/server/cluster/test_leadership_check.py"
+LEADERSHIP_CHECK: Final = "tests/server/cluster/test_fetch_session.py"
 PARTITION: Final = "tests/server/test_partition.py"
-PRODUCE: Final = "tests/server/handlers/test_produce.py"
-SPACE: Final = "tests/server/test_disk_space.py"
+PRODUCE: Final = "tests/server/apis/test_produce.py"
+SPACE: Final = "tests/server/test_disks.py"
 
 HOSTS: Final = [
     Guard(
@@ -77,7 +77,7 @@ HOSTS: Final = [
         change=drop("compare 0"),
         tests=(
             (
-                "tests/server/test_offset_waiters.py"
+                "tests/server/test_scheduling.py"
                 "::test_they_are_told_in_their_order_as_far_as_the_log_has_come"
             ),
         ),
@@ -301,7 +301,7 @@ DELETING: Final = [
         ),
         tests=(
             (
-                "tests/server/test_log_start.py"
+                "tests/server/test_partition.py"
                 "::test_the_start_moves_at_once_and_is_answered_when_it_is_durable"
             ),
         ),
@@ -391,7 +391,7 @@ FINDING_DAMAGE: Final = [
         change=argument("call FetchPartition", "doubtful", "False"),
         tests=(
             (
-                "tests/client/test_consumer_core.py"
+                "tests/client/test_consumer.py"
                 "::test_what_came_damaged_once_is_asked_for_again_and_nobody_is_told"
             ),
         ),
@@ -404,7 +404,7 @@ FINDING_DAMAGE: Final = [
         change=value("assign _verifier", "_.args[1].value.end_offset"),
         tests=(
             (
-                "tests/server/test_scrubber.py"
+                "tests/server/test_maintenance.py"
                 "::test_what_is_found_is_noted_told_and_not_looked_at_again"
             ),
         ),

@@ -8,11 +8,11 @@ from tests.mutation.change import always, both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 GUARDS_SYNC: Final = "tests/consensus/test_guards_sync.py"
-JOURNAL_FILE: Final = "tests/consensus/test_journal_file.py"
+JOURNAL_FILE: Final = "tests/consensus/test_journal.py"
 JOURNAL_FULL_DISK: Final = "tests/consensus/test_journal_full_disk.py"
 NODE: Final = "tests/consensus/test_node.py"
 TURNS: Final = "tests/consensus/test_node_turns.py"
-RAFT_JOURNAL: Final = "tests/consensus/test_raft_journal.py"
+RAFT_JOURNAL: Final = "tests/consensus/test_journal.py"
 TEST_JOURNAL: Final = "tests/consensus/test_journal.py"
 
 JOURNAL: Final = [
@@ -184,7 +184,7 @@ JOURNAL: Final = [
         change=value("assign length #2/3", "True"),
         tests=(
             (
-                "tests/consensus/test_journal_file.py"
+                "tests/consensus/test_journal.py"
                 "::test_a_bit_that_was_alone_in_its_sector_is_the_one_that_cannot_be_told"
             ),
         ),

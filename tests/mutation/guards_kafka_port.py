@@ -9,11 +9,11 @@ from tests.mutation.guard import Guard
 
 _CONNECTION: Final = "tests/kafka/test_connection.py"
 _CODEC: Final = "tests/kafka/test_codec.py"
-_PRODUCE: Final = "tests/server/kafka/handlers/test_produce.py"
-_TOPICS: Final = "tests/server/kafka/handlers/test_topics.py"
-_PATTERNS: Final = "tests/server/kafka/test_patterns.py"
-_FETCH: Final = "tests/server/kafka/handlers/test_fetch.py"
-_GROUP_ADMIN: Final = "tests/server/kafka/handlers/test_group_admin.py"
+_PRODUCE: Final = "tests/server/kafka/test_produce.py"
+_TOPICS: Final = "tests/server/kafka/test_topics.py"
+_PATTERNS: Final = "tests/server/kafka/test_consumer_protocol.py"
+_FETCH: Final = "tests/server/kafka/test_fetch.py"
+_GROUP_ADMIN: Final = "tests/server/kafka/test_groups.py"
 _OFFSETS_ONCE: Final = (
     "tests/server/kafka/handlers/test_group_offsets.py"
     "::test_a_request_for_offsets_has_a_group_once_and_a_limit_of_partitions"
@@ -95,7 +95,7 @@ GUARDS: Final = [
         module="raftlog/server/kafka/metadata.py",
         function="_describe",
         change=replace("call values", "message.topics"),
-        tests=("tests/server/kafka/handlers/test_cluster.py::test_metadata_has_a_topic_once",),
+        tests=("tests/server/kafka/test_metadata.py::test_metadata_has_a_topic_once",),
     ),
     Guard(
         name="OffsetFetch has each group once",

@@ -9,7 +9,7 @@ from tests.mutation.guard import Guard
 
 CUT_OFF_LEADERS: Final = "tests/server/cluster/test_cut_off_leaders.py"
 ELECTION: Final = "tests/replication/test_election.py"
-FOLLOWING: Final = "tests/replication/test_following.py"
+FOLLOWING: Final = "tests/replication/test_leadership.py"
 GUARDS_LEADING: Final = "tests/replication/test_guards_leading.py"
 ISR_PROPOSALS: Final = "tests/replication/test_isr_proposals.py"
 LEADERSHIP: Final = "tests/replication/test_leadership.py"
@@ -235,7 +235,7 @@ LEADING: Final = [
         change=value("return boot", "None"),
         tests=(
             (
-                "tests/server/cluster/test_role_manager.py"
+                "tests/server/cluster/test_replicas.py"
                 "::test_a_follower_that_began_a_new_run_joins_by_what_it_has_said_since"
             ),
         ),

@@ -80,7 +80,7 @@ OPENING: Final = [
         change=argument("call max", 1, "min(_.args[1], 0)"),
         tests=(
             (
-                "tests/storage/test_recovery.py"
+                "tests/storage/test_opening.py"
                 "::test_an_index_is_proof_that_what_it_covers_was_durable"
             ),
         ),
@@ -320,7 +320,7 @@ COPYING: Final = [
         function="LogFiles.cut_snapshots",
         change=drop("if _disk"),
         tests=(
-            "tests/storage/test_log_files.py::test_snapshots_beyond_the_end_are_deleted_for_good",
+            "tests/storage/test_segment.py::test_snapshots_beyond_the_end_are_deleted_for_good",
         ),
     ),
     Guard(
@@ -492,7 +492,7 @@ PRODUCER_STATE: Final = [
     ),
 ]
 
-_COPIES: Final = "tests/storage/test_copies.py"
+_COPIES: Final = "tests/storage/test_checkpoint.py"
 _RECORDED_END: Final = f"{_COPIES}::test_a_bad_batch_below_the_recorded_end_"
 _SYNCING: Final = "tests/storage/test_verification.py"
 
@@ -586,7 +586,7 @@ COPIES: Final = [
         function="Housekeeping.__init__",
         change=drop("call create_task COPIES_SAVE_MS"),
         tests=(
-            "tests/server/test_housekeeping.py::test_the_durable_end_is_recorded_at_an_interval",
+            "tests/server/test_maintenance.py::test_the_durable_end_is_recorded_at_an_interval",
         ),
     ),
     Guard(
@@ -643,7 +643,7 @@ COPIES: Final = [
         module="raftlog/server/maintenance.py",
         function="Housekeeping.__init__",
         change=drop("call create_task PLACE_INTERVAL_MS"),
-        tests=("tests/server/test_housekeeping.py::test_files_that_vanish_are_noticed",),
+        tests=("tests/server/test_maintenance.py::test_files_that_vanish_are_noticed",),
     ),
 ]
 

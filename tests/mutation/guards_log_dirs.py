@@ -123,7 +123,7 @@ AT_WORK: Final = [
         module="raftlog/server/cluster/replicas.py",
         function="next_step",
         change=never("if min_isr isr"),
-        tests=("tests/server/cluster/test_damage.py::test_an_offline_copy_is_not_replaced",),
+        tests=("tests/server/cluster/test_replicas.py::test_an_offline_copy_is_not_replaced",),
     ),
     Guard(
         name="an offline replica stays in an ISR that needs it",
@@ -133,7 +133,7 @@ AT_WORK: Final = [
         change=replace("compare min_isr", "False"),
         tests=(
             (
-                "tests/server/cluster/test_damage.py"
+                "tests/server/cluster/test_replicas.py"
                 "::test_an_offline_copy_leaves_only_an_isr_that_can_do_without_it"
             ),
         ),
@@ -145,7 +145,7 @@ AT_WORK: Final = [
         function="report_of",
         change=never("if is_offline"),
         tests=(
-            "tests/server/cluster/test_surveys.py::test_what_this_broker_reports_of_its_own_copies",
+            "tests/server/cluster/test_elections.py::test_what_this_broker_reports_of_its_own_copies",
             f"{_CLUSTER}::test_the_only_complete_copy_is_waited_for",
         ),
     ),
@@ -157,7 +157,7 @@ AT_WORK: Final = [
         change=never("if is_offline"),
         tests=(
             (
-                "tests/replication/test_recovery.py"
+                "tests/replication/test_election.py"
                 "::test_a_copy_on_a_disk_that_may_return_is_waited_for"
             ),
         ),

@@ -8,7 +8,7 @@ from tests.mutation.change import always, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 STATE: Final = "tests/replication/test_cluster_membership.py"
-VOTERS: Final = "tests/replication/test_cluster_voters.py"
+VOTERS: Final = "tests/replication/test_cluster_state.py"
 SERVER: Final = "tests/server/cluster"
 MACHINE: Final = "raftlog/replication/cluster_state.py"
 
@@ -35,7 +35,7 @@ GUARDS: Final = [
         module="raftlog/server/cluster/membership.py",
         function="ClusterSubscription._take",
         change=never("if has_vote #1/2"),
-        tests=(f"{SERVER}/test_subscription.py::test_a_broker_with_a_vote_takes_no_state",),
+        tests=(f"{SERVER}/test_membership.py::test_a_broker_with_a_vote_takes_no_state",),
     ),
     Guard(
         name="a recovery skips versions of the cluster state",
@@ -79,7 +79,7 @@ GUARDS: Final = [
         change=drop("call _check_state"),
         tests=(
             (
-                "tests/server/peers/test_registry.py"
+                "tests/server/peers/test_links.py"
                 "::test_a_broker_that_the_state_excludes_is_disconnected_and_refused"
             ),
         ),
@@ -138,7 +138,7 @@ GUARDS: Final = [
         module="raftlog/server/cluster/controller.py",
         function="Decommissioning._own_removal",
         change=drop("operand _members"),
-        tests=(f"{SERVER}/test_decommissioning.py::test_a_broker_that_votes_does_not_leave",),
+        tests=(f"{SERVER}/test_controller.py::test_a_broker_that_votes_does_not_leave",),
     ),
     Guard(
         name="a broker creates no cluster while it knows a member of one",
@@ -146,7 +146,7 @@ GUARDS: Final = [
         module="raftlog/server/cluster/membership.py",
         function="Founder.poll",
         change=never("if _is_known_elsewhere"),
-        tests=(f"{SERVER}/test_founding.py::test_founders_that_know_a_member_create_nothing",),
+        tests=(f"{SERVER}/test_membership.py::test_founders_that_know_a_member_create_nothing",),
     ),
     Guard(
         name="a cancelled decommission restores only replicas that can stay",
@@ -173,7 +173,7 @@ GUARDS: Final = [
         function="ClusterOperations.controller",
         change=drop("operand is_current"),
         tests=(
-            f"{SERVER}/test_decommissioning.py::test_brokers_that_restart_report_a_controller_only_once_they_know_the_removal",
+            f"{SERVER}/test_controller.py::test_brokers_that_restart_report_a_controller_only_once_they_know_the_removal",
         ),
     ),
 ]

@@ -9,9 +9,9 @@ from tests.mutation.guard import Guard
 
 GROUPS: Final = "tests/mirror/test_groups.py"
 
-_TEST_PRODUCE: Final = "tests/server/handlers/test_produce.py"
+_TEST_PRODUCE: Final = "tests/server/apis/test_produce.py"
 _POSITIONS: Final = "raftlog/mirror/mirror.py"
-_TEST_POSITIONS: Final = "tests/mirror/test_positions.py"
+_TEST_POSITIONS: Final = "tests/mirror/test_mirror.py"
 _COPIES: Final = "raftlog/client/administration/describe.py"
 _TEST_COPIES: Final = "tests/client/test_verify_copies.py"
 _SESSION: Final = "raftlog/mirror/mirror.py"
@@ -163,7 +163,7 @@ GUARDS: Final = [
         module="raftlog/backup/writer.py",
         function="FileSystem._check_lease",
         change=never("if InvalidRequestError"),
-        tests=("tests/backup/test_store.py",),
+        tests=("tests/backup/test_writer.py",),
     ),
     Guard(
         name="a backup file is replaced by no other content",

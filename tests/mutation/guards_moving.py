@@ -8,8 +8,8 @@ from tests.mutation.change import always, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 SERVER: Final = "tests/server/cluster"
-STEPS: Final = "tests/replication/test_reassignment.py"
-ROLES: Final = "tests/server/cluster/test_role_manager.py"
+STEPS: Final = "tests/replication/test_election.py"
+ROLES: Final = "tests/server/cluster/test_replicas.py"
 STATE: Final = "tests/replication/test_cluster_state.py"
 
 GUARDS: Final = [
@@ -82,7 +82,7 @@ GUARDS: Final = [
         function="PartitionController._upkeep",
         change=never("if _next_voters"),
         tests=(
-            f"{SERVER}/test_partition_controller.py::test_a_move_goes_step_by_step_and_ends_in_the_clusters_state",
+            f"{SERVER}/test_controller.py::test_a_move_goes_step_by_step_and_ends_in_the_clusters_state",
         ),
     ),
     Guard(
@@ -92,7 +92,7 @@ GUARDS: Final = [
         function="Partitions._is_missing",
         change=value("return _plane", "False"),
         tests=(
-            f"{SERVER}/test_partitions.py::test_a_former_voter_opens_the_group_that_its_journal_has",
+            f"{SERVER}/test_replicas.py::test_a_former_voter_opens_the_group_that_its_journal_has",
         ),
     ),
     Guard(
@@ -153,7 +153,7 @@ GUARDS: Final = [
         function="PartitionController._upkeep",
         change=always("if target"),
         tests=(
-            f"{SERVER}/test_partition_controller.py::test_a_failed_replica_is_not_replaced_while_replicas_move",
+            f"{SERVER}/test_controller.py::test_a_failed_replica_is_not_replaced_while_replicas_move",
         ),
     ),
     Guard(
@@ -163,7 +163,7 @@ GUARDS: Final = [
         function="MoveThrottle.must_wait",
         change=drop("compare log_end_offset"),
         tests=(
-            f"{SERVER}/test_move_throttle.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
+            f"{SERVER}/test_fetcher.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
         ),
     ),
     Guard(
@@ -173,7 +173,7 @@ GUARDS: Final = [
         function="ReplicaFetcher._append",
         change=never("if must_wait"),
         tests=(
-            f"{SERVER}/test_move_throttle.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
+            f"{SERVER}/test_fetcher.py::test_only_a_copy_that_a_move_adds_and_that_is_not_in_sync_is_throttled",
             f"{SERVER}/test_moving.py::test_a_move_keeps_to_the_throttle_until_it_is_removed",
         ),
     ),

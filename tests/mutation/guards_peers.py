@@ -51,7 +51,7 @@ PEERS: Final = [
         module="raftlog/server/peers/links.py",
         function="PeerRegistry._check_journal",
         change=replace("tuple _seen", "(None, _.elts[0])"),
-        tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
+        tests=("tests/server/peers/test_links.py::test_an_older_boot_of_a_directory_is_stale",),
     ),
     Guard(
         name="the accepting side requires the certificate of the peer",
@@ -87,7 +87,7 @@ PEERS: Final = [
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_another_secret_is_found_out_by_whoever_looks_first"
             ),
         ),
@@ -100,7 +100,7 @@ PEERS: Final = [
         change=value("if compare_digest", "len(_.operand.args[0]) != len(_.operand.args[1])"),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_the_answering_side_finds_out_a_dialling_one_that_does_not_look"
             ),
         ),
@@ -111,9 +111,7 @@ PEERS: Final = [
         module="raftlog/protocol/security.py",
         function="",
         change=value("assign Final _ROLE_ANSWERING", "_ROLE_DIALLING"),
-        tests=(
-            "tests/protocol/test_peer_auth.py::test_the_proof_of_one_role_is_none_of_the_other",
-        ),
+        tests=("tests/protocol/test_security.py::test_the_proof_of_one_role_is_none_of_the_other",),
     ),
     Guard(
         name="a proof is of fresh nonces",
@@ -123,7 +121,7 @@ PEERS: Final = [
         change=replace("tuple _fields", "(_.elts[0], _.elts[1], _.elts[2], _.elts[3])"),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_a_proof_recorded_from_the_dialling_side_is_of_no_use"
             ),
         ),
@@ -147,7 +145,7 @@ PEERS: Final = [
         module="raftlog/protocol/security.py",
         function="Answering.check",
         change=replace("assign _hello", "_.targets[0].elts[0] = self._hello"),
-        tests=("tests/protocol/test_peer_auth.py::test_there_is_one_try",),
+        tests=("tests/protocol/test_security.py::test_there_is_one_try",),
     ),
     Guard(
         name="brokers of another cluster",
@@ -155,7 +153,7 @@ PEERS: Final = [
         module="raftlog/protocol/security.py",
         function="check_cluster",
         change=never("compare cluster_id"),
-        tests=("tests/protocol/test_peer_auth.py::test_another_cluster_is_told_so_by_both_sides",),
+        tests=("tests/protocol/test_security.py::test_another_cluster_is_told_so_by_both_sides",),
     ),
     Guard(
         name="another broker with the same id",
@@ -164,7 +162,7 @@ PEERS: Final = [
         function="_check_other",
         change=never("if BrokerIdInUseError"),
         tests=(
-            "tests/protocol/test_peer_auth.py::test_a_namesake_is_refused_before_it_gets_a_proof",
+            "tests/protocol/test_security.py::test_a_namesake_is_refused_before_it_gets_a_proof",
         ),
     ),
     Guard(
@@ -173,7 +171,7 @@ PEERS: Final = [
         module="raftlog/protocol/security.py",
         function="_check_other",
         change=never("if AccessDeniedError"),
-        tests=("tests/protocol/test_peer_auth.py::test_its_own_data_directory_is_refused",),
+        tests=("tests/protocol/test_security.py::test_its_own_data_directory_is_refused",),
     ),
     Guard(
         name="an old copy of a peer's directory",
@@ -183,7 +181,7 @@ PEERS: Final = [
         change=drop("compare boot <"),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_an_older_boot_of_the_same_directory_is_an_old_copy"
             ),
         ),
@@ -196,7 +194,7 @@ PEERS: Final = [
         change=never("compare boot =="),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_the_same_boot_in_another_run_is_an_old_copy_too"
             ),
         ),
@@ -209,7 +207,7 @@ PEERS: Final = [
         change=never("compare journal_sequence"),
         tests=(
             (
-                "tests/protocol/test_peer_auth.py"
+                "tests/protocol/test_security.py"
                 "::test_a_later_boot_has_to_find_all_that_its_journal_told_of"
             ),
         ),
@@ -222,7 +220,7 @@ PEERS: Final = [
         change=never("if directory_id"),
         tests=(
             (
-                "tests/server/peers/test_registry.py"
+                "tests/server/peers/test_links.py"
                 "::test_a_journal_that_has_lost_its_end_is_refused_for_good"
             ),
         ),
@@ -235,7 +233,7 @@ PEERS: Final = [
         change=never("if BrokerIdInUseError #1/2"),
         tests=(
             (
-                "tests/server/peers/test_registry.py"
+                "tests/server/peers/test_links.py"
                 "::test_another_directory_is_refused_while_a_link_to_the_first_is_up"
             ),
         ),
@@ -246,7 +244,7 @@ PEERS: Final = [
         module="raftlog/server/peers/links.py",
         function="PeerRegistry.check",
         change=drop("call _seen"),
-        tests=("tests/server/peers/test_registry.py::test_an_older_boot_of_a_directory_is_stale",),
+        tests=("tests/server/peers/test_links.py::test_an_older_boot_of_a_directory_is_stale",),
     ),
     Guard(
         name="a newer connection ends the older one",
@@ -255,7 +253,7 @@ PEERS: Final = [
         function="PeerRegistry.admit_incoming",
         change=drop("assign connection"),
         tests=(
-            "tests/server/peers/test_registry.py::test_a_newer_connection_supersedes_the_older_one",
+            "tests/server/peers/test_links.py::test_a_newer_connection_supersedes_the_older_one",
         ),
     ),
     Guard(
@@ -266,7 +264,7 @@ PEERS: Final = [
         change=replace("call admit_incoming", "self.registry.latest(_.args[0].broker_id)"),
         tests=(
             (
-                "tests/server/handlers/test_peer.py"
+                "tests/server/apis/test_peer.py"
                 "::test_a_proved_peer_that_may_not_take_part_is_told_why"
             ),
         ),
@@ -293,7 +291,7 @@ PEERS: Final = [
         module="raftlog/server/dispatch.py",
         function="dispatch",
         change=replace("compare peer_identity", "_.left.value.is_closed"),
-        tests=("tests/server/handlers/test_peer.py::test_envelopes_without_a_proof_are_denied",),
+        tests=("tests/server/apis/test_peer.py::test_envelopes_without_a_proof_are_denied",),
     ),
     Guard(
         name="a leader's session begins with all positions",
@@ -301,9 +299,7 @@ PEERS: Final = [
         module="raftlog/protocol/peer.py",
         function="LeaderSession.apply",
         change=value("if _has_begun", "_.operand.values[0] is None"),
-        tests=(
-            "tests/protocol/test_replica_session.py::test_a_session_begins_with_a_full_request",
-        ),
+        tests=("tests/protocol/test_peer.py::test_a_session_begins_with_a_full_request",),
     ),
     Guard(
         name="a fetch session begins with all positions",
@@ -327,7 +323,7 @@ DISKS: Final = [
         module="raftlog/server/partition.py",
         function="GroupCommit._begin",
         change=replace("call submit", "_\nself._on_durable()"),
-        tests=("tests/server/test_flusher.py::test_what_one_turn_appends_goes_into_one_sync",),
+        tests=("tests/server/test_partition.py::test_what_one_turn_appends_goes_into_one_sync",),
     ),
     Guard(
         name="a failed sync is the last",
@@ -335,7 +331,7 @@ DISKS: Final = [
         module="raftlog/server/partition.py",
         function="GroupCommit._finished",
         change=drop("assign _stopped"),
-        tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
+        tests=("tests/server/test_partition.py::test_a_failed_sync_is_the_last",),
     ),
     Guard(
         name="a failed sync ends the broker",
@@ -343,7 +339,7 @@ DISKS: Final = [
         module="raftlog/server/partition.py",
         function="GroupCommit._finished",
         change=drop("call _on_failed"),
-        tests=("tests/server/test_flusher.py::test_a_failed_sync_is_the_last",),
+        tests=("tests/server/test_partition.py::test_a_failed_sync_is_the_last",),
     ),
     Guard(
         name="truncations wait for the sync in progress",
@@ -351,7 +347,7 @@ DISKS: Final = [
         module="raftlog/server/partition.py",
         function="GroupCommit.between_syncs",
         change=value("if _task", "self._log is not None"),
-        tests=("tests/server/test_flusher.py::test_jobs_run_between_syncs",),
+        tests=("tests/server/test_partition.py::test_jobs_run_between_syncs",),
     ),
     Guard(
         name="no turn while the journal is synced",

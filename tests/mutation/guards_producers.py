@@ -21,10 +21,10 @@ _TEST_TASKS: Final = (
 )
 _HANDLER: Final = "raftlog/server/apis/producers.py"
 _LIST: Final = "raftlog/server/apis/producers.py"
-_TEST_LIST: Final = "tests/server/handlers/test_list_producers.py"
+_TEST_LIST: Final = "tests/server/apis/test_producers.py"
 _FLIGHT: Final = "raftlog/client/sender.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
-_TEST_HANDLER: Final = "tests/server/handlers/test_describe_producers.py"
+_TEST_HANDLER: Final = "tests/server/apis/test_producers.py"
 _TEST_FLIGHT: Final = "tests/client/test_resumable_flight.py"
 _TEST_CLIENT: Final = "tests/client/test_resumable.py"
 

@@ -7,13 +7,13 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
-BALLOT: Final = "tests/consensus/test_ballot.py"
-FOLLOWER: Final = "tests/consensus/test_follower.py"
+BALLOT: Final = "tests/consensus/test_raft_group.py"
+FOLLOWER: Final = "tests/consensus/test_raft_group.py"
 GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
 IDLE_GROUPS: Final = "tests/consensus/test_idle_groups.py"
 RAFT_GROUP: Final = "tests/consensus/test_raft_group.py"
 RAFT_GROUP_APPENDS: Final = "tests/consensus/test_raft_group_appends.py"
-RAFT_LOG: Final = "tests/consensus/test_raft_log.py"
+RAFT_LOG: Final = "tests/consensus/test_journal.py"
 
 ELECTIONS: Final = [
     Guard(
@@ -311,7 +311,7 @@ APPENDS: Final = [
         function="RaftGroup._SyncObj__doApplyCommand",
         change=replace("name Exception", "KeyboardInterrupt"),
         tests=(
-            "tests/consensus/test_machine.py::test_a_machine_that_raises_does_not_stop_its_group",
+            "tests/consensus/test_settings.py::test_a_machine_that_raises_does_not_stop_its_group",
         ),
     ),
 ]

@@ -8,14 +8,14 @@ from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 COPIES: Final = "tests/server/cluster/test_copies.py"
-DAMAGE: Final = "tests/server/cluster/test_damage.py"
+DAMAGE: Final = "tests/server/cluster/test_replicas.py"
 GUARDS_COPIES: Final = "tests/server/test_guards_copies.py"
 MEMBERSHIP: Final = "tests/server/cluster/test_membership.py"
 NODE: Final = "tests/server/cluster/test_node.py"
 _AT_REST: Final = "test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happens"
-PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
+PARTITIONS: Final = "tests/server/cluster/test_replicas.py"
 REGRESSIONS: Final = "tests/simulation/test_regressions.py"
-ROLE_MANAGER: Final = "tests/server/cluster/test_role_manager.py"
+ROLE_MANAGER: Final = "tests/server/cluster/test_replicas.py"
 STEP_DOWN: Final = "tests/server/cluster/test_step_down.py"
 
 ROLES: Final = [
@@ -131,7 +131,7 @@ ROLES: Final = [
         function="DiskWatch.start.check",
         change=replace("call min", "_.args[0]"),
         tests=(
-            "tests/server/test_disk_watch.py::test_a_process_that_slept_has_not_waited_for_its_disk",
+            "tests/server/test_disks.py::test_a_process_that_slept_has_not_waited_for_its_disk",
         ),
     ),
     Guard(
@@ -166,7 +166,7 @@ ROLES: Final = [
         change=value("if _follow", "_.args[0]"),
         tests=(
             (
-                "tests/server/cluster/test_role_manager.py"
+                "tests/server/cluster/test_replicas.py"
                 "::test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on"
             ),
         ),
@@ -239,7 +239,7 @@ ROLES: Final = [
         change=drop("compare leader_epoch"),
         tests=(
             (
-                "tests/server/cluster/test_role_manager.py"
+                "tests/server/cluster/test_replicas.py"
                 "::test_a_copy_in_doubt_leads_only_if_it_was_elected_as_the_best_that_is_left"
             ),
         ),
@@ -291,7 +291,7 @@ ROLES: Final = [
         function="StateBroadcast.receive",
         change=value("if received", "_.values[1].comparators[0].value is not None"),
         tests=(
-            "tests/server/cluster/test_state_broadcast.py::test_the_version_that_counts_is_the_states_own",
+            "tests/server/cluster/test_elections.py::test_the_version_that_counts_is_the_states_own",
         ),
     ),
     Guard(
@@ -302,7 +302,7 @@ ROLES: Final = [
         change=drop("if _is_fenced"),
         tests=(
             (
-                "tests/server/cluster/test_liveness.py"
+                "tests/server/cluster/test_membership.py"
                 "::test_a_fenced_broker_is_not_live_however_near_it_is"
             ),
         ),

@@ -158,7 +158,7 @@ GUARDS: Final = [
         change=replace("call ConnectionLostError", "error"),
         tests=(
             (
-                "tests/client/test_connections.py"
+                "tests/client/test_cluster.py"
                 "::test_requests_that_wait_while_a_session_is_not_renewed_have_an_unknown_outcome"
             ),
         ),
@@ -237,7 +237,7 @@ GUARDS: Final = [
         change=drop("call close_each"),
         tests=(
             f"{_AUTHENTICATION}::test_open_connections_of_a_revoked_user_are_closed",
-            "tests/testing/simulator/test_revoking.py::test_clients_authenticate_and_a_user_is_revoked",
+            "tests/testing/simulator/test_operators.py::test_clients_authenticate_and_a_user_is_revoked",
         ),
     ),
     Guard(
@@ -278,7 +278,9 @@ GUARDS: Final = [
         module="raftlog/security/sasl.py",
         function="ScramClient.final",
         change=never("if SCRAM_ITERATIONS_MAX"),
-        tests=("tests/security/test_scram.py::test_a_broker_cannot_make_a_client_work_for_ever",),
+        tests=(
+            "tests/security/test_credentials.py::test_a_broker_cannot_make_a_client_work_for_ever",
+        ),
     ),
     Guard(
         name="HTTP requests must authenticate",
@@ -328,7 +330,7 @@ GUARDS: Final = [
         change=never("if has"),
         tests=(
             f"{_HTTP}::test_a_changed_password_counts_at_once",
-            "tests/security/test_passwords.py::test_a_password_is_forgotten_with_its_credential",
+            "tests/security/test_credentials.py::test_a_password_is_forgotten_with_its_credential",
         ),
     ),
     Guard(
@@ -409,7 +411,7 @@ GUARDS: Final = [
         module="raftlog/config/address.py",
         function="apply_rules",
         change=value("if fullmatch", "rule.pattern.search(name)"),
-        tests=("tests/security/test_principal.py::test_rules_make_the_name_of_the_user",),
+        tests=("tests/security/test_acl.py::test_rules_make_the_name_of_the_user",),
     ),
     Guard(
         name="an exposed broker is secured",

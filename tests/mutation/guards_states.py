@@ -9,7 +9,7 @@ from tests.mutation.guard import Guard
 
 ELECTION: Final = "tests/replication/test_election.py"
 PARTITION_STATE: Final = "tests/replication/test_partition_state.py"
-PARTITIONS: Final = "tests/server/cluster/test_partitions.py"
+PARTITIONS: Final = "tests/server/cluster/test_replicas.py"
 RECORDS: Final = "tests/replication/test_cluster_records.py"
 
 STATES: Final = [

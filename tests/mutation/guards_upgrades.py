@@ -61,7 +61,7 @@ GUARDS: Final = [
         function="next_step",
         change=replace("call min", "PEER_PROTOCOL_VERSION"),
         tests=(
-            "tests/server/cluster/test_founding.py::test_a_cluster_is_founded_with_what_all_voters_support",
+            "tests/server/cluster/test_membership.py::test_a_cluster_is_founded_with_what_all_voters_support",
         ),
     ),
     Guard(
@@ -72,7 +72,7 @@ GUARDS: Final = [
         change=drop("call check_version"),
         tests=(
             UPGRADED,
-            "tests/server/peers/test_registry.py::test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected",
+            "tests/server/peers/test_links.py::test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected",
         ),
     ),
     Guard(
@@ -90,7 +90,7 @@ GUARDS: Final = [
         function="PeerRegistry.end_refused",
         change=drop("call abort"),
         tests=(
-            "tests/server/peers/test_registry.py::test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected",
+            "tests/server/peers/test_links.py::test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected",
         ),
     ),
     Guard(
@@ -100,7 +100,7 @@ GUARDS: Final = [
         function="ClusterNode._cluster_changed",
         change=drop("call call_later"),
         tests=(
-            "tests/server/cluster/test_decommissioning.py::test_a_removed_broker_that_missed_its_removal_is_disconnected",
+            "tests/server/cluster/test_controller.py::test_a_removed_broker_that_missed_its_removal_is_disconnected",
         ),
     ),
     Guard(

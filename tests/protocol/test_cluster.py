@@ -8,15 +8,23 @@ import pytest
 
 from raftlog import limits
 from raftlog.protocol.cluster import (
+    GROUP_ID_CHARS_MAX,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeEventsRequest,
+    DescribeEventsResponse,
+    EventStatus,
+    GroupReport,
     ReassignRequest,
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReplicaStatus,
+    ReviveRequest,
+    SurveyRequest,
     TransferLeaderRequest,
     TransferLeaderResponse,
 )
+from raftlog.protocol.peer import PARTITION_STATE_BYTES_MAX
 from tests.protocol.fields import accepted, refused
 
 BROKER: dict[str, Any] = {
@@ -189,3 +197,80 @@ def test_a_recovered_partition_is_bounded(name: str, value: Any) -> None:
         {"partitions": [], "cluster_note": "x" * (limits.ERROR_MESSAGE_CHARS_MAX + 1)},
         path="$.cluster_note",
     )
+
+
+# -- events ----------------------------------------------------------------------------------------
+#
+# ``describe_events``: the bounds in its fields.
+
+
+EVENT: dict[str, Any] = {"at_ms": 0, "kind": "leader-elected", "text": "", "version": 0}
+
+
+def test_a_time_has_bounds() -> None:
+    accepted(DescribeEventsRequest, {"since_ms": (1 << 63) - 1})
+    refused(DescribeEventsRequest, {"since_ms": -1}, path="since_ms")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"at_ms": -1},
+        {"kind": "x" * 65},
+        {"text": "x" * (limits.ERROR_MESSAGE_CHARS_MAX + 1)},
+        {"version": -1},
+        {"topic": "x" * (limits.TOPIC_NAME_CHARS_MAX + 1)},
+        {"topic_id": "x" * (limits.ID_CHARS_MAX + 1)},
+        {"partition": -1},
+        {"broker": -1},
+        {"leader_epoch": -2},
+    ],
+)
+def test_an_event_has_bounds(bad: dict[str, Any]) -> None:
+    accepted(EventStatus, EVENT)
+    refused(EventStatus, EVENT | bad, path=next(iter(bad)))
+
+
+def test_a_response_has_as_many_events_as_a_broker_keeps() -> None:
+    accepted(DescribeEventsResponse, {"events": [EVENT] * limits.EVENTS_KEPT_MAX})
+    too_many = [EVENT] * (limits.EVENTS_KEPT_MAX + 1)
+    refused(DescribeEventsResponse, {"events": too_many}, path="events")
+
+
+# -- recovery --------------------------------------------------------------------------------------
+#
+# ``survey`` and ``revive``: the bounds in their fields.
+
+
+@pytest.mark.parametrize("groups", [[], ["g" * GROUP_ID_CHARS_MAX]])
+def test_what_a_survey_may_ask(groups: list[str]) -> None:
+    assert accepted(SurveyRequest, {"groups": groups}) == SurveyRequest(groups=groups)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[""], ["g" * (GROUP_ID_CHARS_MAX + 1)], ["g"] * (limits.PARTITIONS_PER_REQUEST_MAX + 1)],
+)
+def test_what_a_survey_may_not_ask(groups: list[str]) -> None:
+    refused(SurveyRequest, {"groups": groups}, path="groups")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("generation", -1),
+        ("voters", [{"broker": 1, "directory_id": ""}]),
+        ("end", -2),
+        ("state", bytes(PARTITION_STATE_BYTES_MAX + 1)),
+    ],
+)
+def test_what_a_broker_may_not_report(field: str, value: Any) -> None:
+    accepted(GroupReport, {"group": "g"})
+    refused(GroupReport, {"group": "g", field: value}, path=field)
+
+
+@pytest.mark.parametrize("field", ["base", "command"])
+def test_what_a_broker_may_be_asked_to_go_on_from(field: str) -> None:
+    request = {"group": "g", "generation": 1}
+    accepted(ReviveRequest, {**request, field: bytes(PARTITION_STATE_BYTES_MAX)})
+    refused(ReviveRequest, {**request, field: bytes(PARTITION_STATE_BYTES_MAX + 1)}, path=field)

@@ -16,7 +16,7 @@ import zstandard
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, InvalidRequestError
-from raftlog.record.compression import Codec, compress, decompress
+from raftlog.record.compression import Codec, Pool, compress, decompress
 from tests.record.batches import ALL_CODECS
 
 CHANCE = random.Random(11)
@@ -237,3 +237,23 @@ def test_threads_do_not_share_a_compressor() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(round_trip, payloads))
+
+
+# -- pool ------------------------------------------------------------------------------------------
+#
+# Tests of raftlog.record.compression.
+
+
+def test_spares_are_kept_few_and_small() -> None:
+    made: list[object] = []
+    pool: Pool[object] = Pool(lambda: made.append(0) or object())
+    spares = [pool.take() for _ in range(limits.CODEC_STATES_KEPT_MAX + 3)]
+    for spare in spares:
+        pool.give_back(spare, size_bytes=1)
+    assert len({id(pool.take()) for _ in spares} & set(map(id, spares))) == (
+        limits.CODEC_STATES_KEPT_MAX
+    )
+    made.clear()
+    pool.give_back(object(), size_bytes=limits.CODEC_STATE_BYTES_MAX + 1)
+    pool.take()
+    assert made

@@ -1,4 +1,4 @@
-"""Golden values of Kafka's own tests; ``tests/client/test_partitioner.py`` has the hash by hand."""
+"""Golden values of Kafka's own tests; ``tests/client/test_settings.py`` has the hash by hand."""
 
 from __future__ import annotations
 

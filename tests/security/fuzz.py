@@ -45,8 +45,7 @@ from raftlog.security.sasl import (
 )
 from raftlog.server.oauth import TokenExchange, TokenSettings
 from raftlog.testing.cluster import wait_until
-from tests.protocol.test_operator_auth import asking, granting
-from tests.protocol.test_peer_auth import ONE, answering, dialling
+from tests.protocol.test_security import ONE, answering, asking, dialling, granting
 from tests.security.test_sasl import PASSWORD, STORE
 from tests.server.harness import RunningBroker, running
 from tests.server.provider import AUDIENCE, ISSUER

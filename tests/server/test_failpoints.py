@@ -29,7 +29,7 @@ from raftlog.server.metrics import Counters
 from raftlog.server.peers.links import PeerChannel, SocketPeerConnector
 from raftlog.server.scheduling import ResponseBudget, Turns, Workers
 from tests.client.virtual import VirtualLoop
-from tests.server.peers.test_channel import Peer
+from tests.server.peers.test_links import Peer
 from tests.server.test_main import process, refusal
 
 PING = PeerPingRequest(sent=1, broker_epoch=0)

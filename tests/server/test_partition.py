@@ -4,40 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.config.address import Watermark
 from raftlog.errors import (
+    BrokerUnavailableError,
     CommitUnknownError,
     DamagedLogError,
     DiskFullError,
     DiskHungError,
+    FencedLeaderEpochError,
     NotLeaderError,
     OffsetOutOfRangeError,
     RaftlogError,
     StorageFailedError,
+    UnknownLeaderEpochError,
     UnknownTopicError,
 )
+from raftlog.limits import CLOCK_STEP_MS
 from raftlog.record import validate
+from raftlog.replication.cluster_commands import Event
 from raftlog.server.disks import DiskSpace, DiskWatch
-from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.metrics import Counters
+from raftlog.server.partition import (
+    FULL_SECONDS,
+    FULL_SECONDS_MAX,
+    SLEEP_SECONDS_MAX,
+    SLOWER,
+    WORK_SECONDS_MAX,
+    YIELD_SECONDS,
+    BrokerClock,
+    EventLog,
+    GivenUpError,
+    GroupCommit,
+    Hindrance,
+    HostServices,
+    LogCompaction,
+    LogStartAdvancer,
+    Pace,
+    Partition,
+    Pass,
+    Terms,
+    check_epoch,
+)
 from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
+from raftlog.testing.disk import Fault
 from raftlog.types import TopicPartition
+from tests.running import runs
+from tests.server.cluster.paper import Scene, play, write
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, values_of
 
 GONE = UnknownTopicError("gone")
 
 
-class Scene:
+class PartitionScene:
     """A host over a real log."""
 
     def __init__(self, directory: Path, policy: str) -> None:
@@ -83,9 +114,11 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Callable[..., None]:
-    def play(test: Callable[[Scene], Coroutine[Any, Any, None]], *, policy: str = "fsync") -> None:
+    def play(
+        test: Callable[[PartitionScene], Coroutine[Any, Any, None]], *, policy: str = "fsync"
+    ) -> None:
         async def run() -> None:
-            s = Scene(tmp_path / "log", policy)
+            s = PartitionScene(tmp_path / "log", policy)
             await test(s)
             if s.host.closed is None:
                 s.host.close(GONE)
@@ -100,7 +133,7 @@ def scene(tmp_path: Path) -> Callable[..., None]:
 
 
 def test_waits_end_in_the_order_of_the_log(scene: Callable[..., None]) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.disk.faults.sync_gate.clear()
         for name in ("a", "b", "c"):
             end = s.append(name.encode())
@@ -119,7 +152,7 @@ def test_waits_end_in_the_order_of_the_log(scene: Callable[..., None]) -> None:
 
 
 def test_readers_see_only_what_is_committed(scene: Callable[..., None]) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         woken: list[int] = []
 
         class Watcher:
@@ -149,7 +182,7 @@ def test_readers_see_only_what_is_committed(scene: Callable[..., None]) -> None:
 def test_flush_policy_os_commits_at_once_and_syncs_when_a_segment_ends(
     scene: Callable[..., None],
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.host.log.config = TopicConfig(flush_policy="os", segment_bytes=16 * 1024)
         syncs = s.disk.faults
         for number in range(3):
@@ -164,7 +197,7 @@ def test_flush_policy_os_commits_at_once_and_syncs_when_a_segment_ends(
 def test_flush_policy_os_syncs_at_once_while_too_many_files_are_open(
     scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.append(b"x")
         await s.until(lambda: s.host.log.durable_end_offset == 1)  # of the first segment
         s.append(b"x")
@@ -177,7 +210,7 @@ def test_flush_policy_os_syncs_at_once_while_too_many_files_are_open(
 
 
 def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., None]) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.disk.faults.sync_gate.clear()
         end = s.append(b"a")
         s.host.when_committed(end, s.note("commit"))
@@ -206,7 +239,7 @@ def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., Non
 
 
 def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.disk.faults.sync_gate.clear()
         s.append(b"a")
         with pytest.raises(OffsetOutOfRangeError, match="high watermark is 0"):
@@ -224,7 +257,7 @@ def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> No
 def test_that_there_is_no_room_is_noted_until_something_is_appended(
     scene: Callable[..., None],
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         first = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
         s.host.append(first, validate(first))
         s.disk.faults.no_room = True
@@ -245,7 +278,7 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
 def test_below_a_watermark_nothing_grows_and_retries_are_answered(
     scene: Callable[..., None],
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         first = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
         s.host.append(first, validate(first))
         s.space.measured(DiskMeasure(9, 100))
@@ -269,7 +302,7 @@ def test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one(
 ) -> None:
     """Until its roles are looked at, the broker leads on, with a log that takes nothing more."""
 
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         assert s.host.leadership is not None
         state = replace(s.host.leadership.state, leader_epoch=5, replicas=replicas)
         s.host.lead(state, 1, lag_max_seconds=30.0)
@@ -285,7 +318,7 @@ def test_who_appends_to_a_damaged_log_is_told_to_ask_another_if_there_is_one(
 def test_a_log_whose_directory_is_removed_harms_no_other(
     scene: Callable[..., None], policy: str
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.append(b"a")
         await s.until(lambda: s.host.high_watermark == 1)
         s.disk.faults.sync_gate.clear()
@@ -310,7 +343,7 @@ def test_a_log_whose_directory_is_removed_harms_no_other(
 def test_records_of_a_removed_directory_are_not_deleted_at_the_others_cost(
     scene: Callable[..., None],
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.append(b"a")
         await s.until(lambda: s.host.high_watermark == 1)
         shutil.rmtree(s.host.log.directory)
@@ -328,7 +361,7 @@ def test_a_failed_sync_is_told_once_and_nothing_is_acknowledged(
 ) -> None:
     """Even no room: after a failed fsync nobody knows what is on the disk."""
 
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.disk.faults.sync_error = code
         s.host.when_committed(s.append(b"a"), s.note("a"))
         await s.until(lambda: bool(s.failures))
@@ -343,7 +376,7 @@ def test_a_failed_sync_is_told_once_and_nothing_is_acknowledged(
 
 
 def test_nobody_waits_for_a_disk_that_hangs(scene: Callable[..., None]) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.disk.faults.sync_gate.clear()
         end = s.append(b"a")
         s.host.when_committed(end, s.note("commit"))
@@ -367,7 +400,7 @@ def test_nobody_waits_for_a_disk_that_hangs(scene: Callable[..., None]) -> None:
 def test_a_log_that_is_not_synced_does_not_wait_for_a_disk_that_hangs(
     scene: Callable[..., None],
 ) -> None:
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.watch.is_hung = True
         s.host.disk_hangs()
         assert not s.host.must_yield()
@@ -379,7 +412,7 @@ def test_a_log_that_is_not_synced_does_not_wait_for_a_disk_that_hangs(
 def test_an_offline_log_answers_nothing(scene: Callable[..., None]) -> None:
     """Not even where it ends: it is not known after a start without its disk."""
 
-    async def test(s: Scene) -> None:
+    async def test(s: PartitionScene) -> None:
         s.host.when_committed(s.append(b"a"), s.note("a"))
         await s.until(lambda: s.told == [("a", None)])
         s.host.log.log_dir = LogDir(s.disk, "disk-2", "id", failure="disk-2 has failed")
@@ -395,3 +428,847 @@ def test_an_offline_log_answers_nothing(scene: Callable[..., None]) -> None:
             s.host.check_readable(replica_ok=True)
 
     scene(test)
+
+
+# -- broker clock ----------------------------------------------------------------------------------
+#
+# A broker's clock: the machine's, corrected for records, and trusted for deletions.
+
+
+T0 = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.now, self.step_ms = 50.0, 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return T0 + round((self.now - 50) * 1_000) + self.step_ms
+
+
+def test_records_and_deletions_have_the_machines_time_until_it_steps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    clock = BrokerClock(machine)
+    machine.now += 1
+    assert (clock.wall_ms(), clock.deletion_ms(), clock.monotonic()) == (T0 + 1_000, T0 + 1_000, 51)
+    machine.step_ms = -10 * DAY_MS
+    with caplog.at_level(logging.INFO):
+        clock.update()
+        clock.update()
+        assert (clock.wall_ms(), clock.deletion_ms()) == (T0 + 1_000, T0 + 1_000)
+        assert clock.error_ms() == -10 * DAY_MS
+        machine.step_ms = 0
+        clock.update()
+    stepped, back = caplog.messages
+    assert "wall clock differs: ahead_s=-864000.0" in stepped
+    assert "restart the broker" in stepped
+    assert "wall clock corrected" in back
+
+
+def test_peers_decide_in_a_cluster_and_until_then_nothing_expires(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    machine.step_ms = 8 * DAY_MS
+    with caplog.at_level(logging.INFO):
+        clock = BrokerClock(machine, broker_id=1, voters=[1, 2, 3], saved_ms=T0)
+        clock.update()
+        assert clock.deletion_ms() is None
+        clock.on_peer(2, T0, 0.0)
+        clock.on_peer(3, T0 + CLOCK_STEP_MS, 0.0)
+        clock.update()
+    assert clock.deletion_ms() == T0 + CLOCK_STEP_MS
+    assert clock.wall_ms() == T0 + CLOCK_STEP_MS
+    waits, differs, resumes = caplog.messages
+    assert "expiry paused: reason=clock_not_confirmed" in waits
+    assert "correct the clocks of the other brokers" in differs
+    assert "expiry resumed" in resumes
+
+
+# -- event log -------------------------------------------------------------------------------------
+#
+# Events of a broker: the last ones are kept, all are counted.
+
+
+def test_the_oldest_is_forgotten_and_stays_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVENTS_KEPT_MAX", 2)
+    log = EventLog()
+    for at_ms, kind in enumerate(("a", "b", "a")):
+        log.add(Event(kind, "text"), at_ms)
+    assert [(at_ms, event.kind) for at_ms, event in log.events] == [(1, "b"), (2, "a")]
+    assert log.counts == {"a": 2, "b": 1}
+
+
+# -- fencing ---------------------------------------------------------------------------------------
+#
+# A request with another leader epoch than the replica's is refused, and says which way it is.
+
+
+TP = TopicPartition("t", 3)
+
+
+@pytest.mark.parametrize("known", [-1, 7])
+def test_the_replicas_own_epoch_and_none_at_all_pass(known: int) -> None:
+    check_epoch(known, 7, TP)
+
+
+@pytest.mark.parametrize(
+    ("known", "refusal"), [(6, FencedLeaderEpochError), (8, UnknownLeaderEpochError)]
+)
+def test_any_other_is_refused_by_name(known: int, refusal: type[RaftlogError]) -> None:
+    with pytest.raises(refusal, match=f"t:3.*epoch.*{known}"):
+        check_epoch(known, 7, TP)
+
+
+# -- flusher ---------------------------------------------------------------------------------------
+#
+# Group commit against a log of paper: one task at a time, everything in the next.
+
+
+class Ticket:
+    """What would be synced."""
+
+    def __init__(self, end: int, snapshot: bool) -> None:
+        self.end = end
+        self.snapshot = snapshot
+
+    def run(self) -> None:
+        pass
+
+
+class PaperLog:
+    """Counts what is appended and what is durable."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.durable = 0
+        self.begun: list[Ticket] = []
+        self._out: Ticket | None = None
+
+    def begin_sync(self, *, snapshot: bool = False) -> Ticket | None:
+        assert self._out is None, "two tasks at a time"
+        if self.end == self.durable and not snapshot:
+            return None
+        self._out = Ticket(self.end, snapshot)
+        self.begun.append(self._out)
+        return self._out
+
+    def complete_sync(self, task: Ticket) -> None:
+        assert task is self._out
+        self._out = None
+        self.durable = task.end
+
+    def failed_sync(self, task: Ticket, error: OSError) -> StorageFailedError:
+        assert task is self._out
+        self._out = None
+        return StorageFailedError(str(error))
+
+
+class PaperWorkers:
+    """Runs nothing until it is told that a sync is done."""
+
+    def __init__(self) -> None:
+        self.out: list[Callable[[Any, Exception | None], None]] = []
+
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+    ) -> None:
+        self.out.append(done)
+
+    def finish(self, error: Exception | None = None) -> None:
+        self.out.pop()(None, error)
+
+
+class FlusherScene:
+    """A group commit with everything around it on paper."""
+
+    def __init__(self) -> None:
+        self.log = PaperLog()
+        self.workers = PaperWorkers()
+        self.durable: list[int] = []
+        self.failed: list[StorageFailedError] = []
+        self.commit = GroupCommit(
+            cast(Log, self.log),
+            asyncio.get_running_loop(),
+            cast(Workers, self.workers),
+            on_durable=lambda: self.durable.append(self.log.durable),
+            on_failed=self.failed.append,
+            counters=Counters(),
+        )
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.log.end += 1
+            self.commit.request()
+
+
+def flusher_scene(test: Callable[[FlusherScene], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        await test(FlusherScene())
+
+    asyncio.run(run())
+
+
+async def turn() -> None:
+    """One turn of the event loop."""
+    await asyncio.sleep(0)
+
+
+@runs(flusher_scene)
+async def test_what_one_turn_appends_goes_into_one_sync(s: FlusherScene) -> None:
+    s.append(3)
+    assert s.workers.out == []
+    await turn()
+    assert [task.end for task in s.log.begun] == [3]
+    s.workers.finish()
+    assert s.durable == [3]
+    await turn()
+    assert len(s.log.begun) == 1
+
+
+@runs(flusher_scene)
+async def test_what_comes_during_a_sync_goes_into_the_next_at_once(s: FlusherScene) -> None:
+    s.append()
+    await turn()
+    s.append(5)
+    await turn()
+    assert len(s.workers.out) == 1
+    s.workers.finish()
+    assert [task.end for task in s.log.begun] == [1, 6]
+    s.workers.finish()
+    assert s.durable == [1, 6]
+
+
+@runs(flusher_scene)
+async def test_a_snapshot_is_asked_for_once(s: FlusherScene) -> None:
+    s.append()
+    s.commit.request(snapshot=True)
+    await turn()
+    s.append()
+    s.workers.finish()
+    assert [task.snapshot for task in s.log.begun] == [True, False]
+
+
+@runs(flusher_scene)
+async def test_jobs_run_between_syncs(s: FlusherScene) -> None:
+    seen: list[tuple[str, int]] = []
+    s.commit.between_syncs(lambda: seen.append(("idle", len(s.workers.out))))
+    s.append()
+    await turn()
+    s.append()
+    s.commit.between_syncs(lambda: seen.append(("busy", len(s.workers.out))))
+    assert seen == [("idle", 0)]
+    s.workers.finish()
+    assert seen == [("idle", 0), ("busy", 0)]
+    assert len(s.workers.out) == 1
+
+
+@runs(flusher_scene)
+async def test_after_stop_no_sync_begins(s: FlusherScene) -> None:
+    s.append()
+    await turn()
+    s.append()
+    s.commit.stop()
+    quiet: list[bool] = []
+    s.commit.between_syncs(lambda: quiet.append(True))
+    s.workers.finish()
+    assert quiet == [True]
+    s.append()
+    await turn()
+    assert len(s.log.begun) == 1
+
+
+@runs(flusher_scene)
+async def test_stopping_before_the_turn_ends_begins_none(s: FlusherScene) -> None:
+    s.append()
+    s.commit.stop()
+    await turn()
+    assert s.log.begun == []
+
+
+@runs(flusher_scene)
+async def test_a_failed_sync_is_the_last(s: FlusherScene) -> None:
+    s.append()
+    await turn()
+    s.append()
+    jobs: list[bool] = []
+    s.commit.between_syncs(lambda: jobs.append(True))
+    s.workers.finish(OSError(5, "Input/output error"))
+    assert len(s.failed) == 1
+    assert s.durable == []
+    assert jobs == [True]
+    s.append()
+    await turn()
+    assert s.workers.out == []
+
+
+@runs(flusher_scene)
+async def test_any_error_in_a_sync_leaves_its_outcome_unknown(s: FlusherScene) -> None:
+    s.append()
+    await turn()
+    s.workers.finish(ValueError("a bug of ours"))
+    assert "a bug of ours" in str(s.failed[0])
+
+
+# -- hindrance -------------------------------------------------------------------------------------
+#
+# For how long a disk has held a log up, and how much later giving way comes when it is in vain.
+
+
+class Watch:
+    """What the time is."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_it_is_overdue_when_nothing_was_appended_for_so_long() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    assert not hindrance.is_short
+    assert not hindrance.is_overdue(leads=True)
+    hindrance.refused()
+    assert hindrance.is_short
+    watch.now += FULL_SECONDS - 0.01
+    hindrance.refused()
+    assert not hindrance.is_overdue(leads=True)
+    watch.now += 0.01
+    assert hindrance.is_overdue(leads=True)
+    assert hindrance.is_overdue(leads=False)
+
+
+def test_what_is_appended_ends_it() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    hindrance.refused()
+    watch.now += FULL_SECONDS - 0.1
+    hindrance.found()
+    assert not hindrance.is_short
+    hindrance.refused()
+    watch.now += FULL_SECONDS - 0.1
+    assert not hindrance.is_overdue(leads=True), "it counts from the first one since then"
+
+
+def test_how_long_it_lasts_is_counted_over_all_roles() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    assert hindrance.seconds == 0
+    hindrance.refused()
+    watch.now += 5
+    hindrance.yielded(leads=True)
+    hindrance.begin_role()
+    hindrance.refused()
+    watch.now += 5
+    assert hindrance.seconds == 10
+    hindrance.found()
+    assert hindrance.seconds == 0
+
+
+def test_a_new_role_counts_anew() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    hindrance.refused()
+    watch.now += FULL_SECONDS
+    hindrance.begin_role()
+    assert not hindrance.is_overdue(leads=True)
+    watch.now += FULL_SECONDS
+    assert not hindrance.is_overdue(leads=True), "nothing was refused in it"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_each_time_in_vain_is_rarer(leads: bool) -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    waits = []
+    for _ in range(1_000):
+        hindrance.refused()
+        begun = watch.now
+        while not hindrance.is_overdue(leads=leads):
+            watch.now += 0.5
+        waits.append(watch.now - begun)
+        hindrance.yielded(leads=leads)
+        assert not hindrance.is_overdue(leads=leads)
+    assert waits[:3] == [FULL_SECONDS, FULL_SECONDS * SLOWER, FULL_SECONDS * SLOWER**2]
+    assert set(waits[3:]) == {FULL_SECONDS_MAX}
+    hindrance.found()
+    hindrance.refused()
+    watch.now += FULL_SECONDS
+    assert hindrance.is_overdue(leads=leads), "there was hindrance meanwhile"
+
+
+def test_to_have_led_in_vain_keeps_nobody_in_sync_for_longer() -> None:
+    watch = Watch()
+    hindrance = Hindrance(watch)
+    hindrance.refused()
+    hindrance.yielded(leads=True)
+    hindrance.refused()
+    watch.now += FULL_SECONDS
+    assert hindrance.is_overdue(leads=False)
+    assert not hindrance.is_overdue(leads=True)
+
+
+# -- log compaction --------------------------------------------------------------------------------
+#
+# Compacting one log: when it is begun, how it is run, and what ends it early.
+
+
+LOG_COMPACTION_GONE = BrokerUnavailableError("gone")
+TERMS = Terms(now_ms=1_700_000_000_000, chance_seed=7, memory_bytes=1 << 20)
+
+
+class PaperTicket:
+    """Work of three steps."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.steps = 0
+        self.is_stale = False
+
+    def run(self, pause: Callable[[int], None]) -> None:
+        for _ in range(3):
+            pause(100)
+            self.steps += 1
+        if self.error is not None:
+            raise self.error
+
+
+class LogCompactionPaperLog:
+    """Notes what it is asked for."""
+
+    def __init__(self, *tasks: PaperTicket | Exception | None) -> None:
+        self.tasks = list(tasks)
+        self.asked: list[dict[str, int]] = []
+        self.ends: list[tuple[str, PaperTicket]] = []
+        self.refuses: Exception | None = None  # at the end of a compaction
+
+    def begin_compaction(self, **terms: int) -> PaperTicket | None:
+        self.asked.append(terms)
+        task = self.tasks.pop(0)
+        if isinstance(task, Exception):
+            raise task
+        return task
+
+    def complete_compaction(self, task: PaperTicket) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.ends.append(("completed", task))
+
+    def abandon_compaction(self, task: PaperTicket) -> None:
+        self.ends.append(("abandoned", task))
+
+
+class Compacting:
+    """The compaction of a log on paper, beside the syncs of a real one."""
+
+    def __init__(self, s: Scene, *tasks: PaperTicket | Exception | None) -> None:
+        self.s = s
+        self.synced = s.log()
+        self.commit = GroupCommit(
+            self.synced,
+            s.loop,
+            s.workers,
+            on_durable=lambda: None,
+            on_failed=s.failures.append,
+            counters=Counters(),
+        )
+        self.log = LogCompactionPaperLog(*tasks)
+        self.compaction = LogCompaction(cast(Log, self.log), self.commit)
+        self.passes: list[Pass] = []
+        self.high_watermark = 10
+
+    def begin(self) -> None:
+        self.compaction.begin(
+            TERMS,
+            high_watermark=lambda: self.high_watermark,
+            tombstones_kept_from=lambda: 7,
+            workers=self.s.workers,
+            pause=Pace(lambda: self.compaction.is_given_up, sleep=lambda _s: None),
+            finished=self.passes.append,
+        )
+
+
+@runs(play)
+async def test_a_ticket_is_run_and_given_back(s: Scene) -> None:
+    task = PaperTicket()
+    c = Compacting(s, task)
+    c.begin()
+    assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
+    assert c.passes == []
+    await s.come_to_rest()
+    assert c.log.ends == [("completed", task)]
+    assert c.passes == [Pass(is_done=True)]
+
+
+@runs(play)
+async def test_there_may_be_nothing_to_do_and_it_may_fail_to_begin(s: Scene) -> None:
+    error = OSError(errno.ENOSPC, "full")
+    c = Compacting(s, None, error)
+    c.begin()
+    c.begin()
+    assert c.passes == [Pass(), Pass(error=error)]
+    assert c.log.ends == []
+
+
+@runs(play)
+async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    write_unsynced(c.synced)
+    s.workers.hold()
+    c.commit.request()
+    await s.come_to_rest()
+    c.begin()
+    assert c.log.asked == []
+    c.high_watermark = 20
+    assert s.workers.held is not None
+    work, done = s.workers.held.pop()
+    done(work(), None)
+    assert [asked["high_watermark"] for asked in c.log.asked] == [20], "as it is by then"
+    compaction = s.workers.held.pop(0)
+    write_unsynced(c.synced)
+    c.commit.request()
+    await s.come_to_rest()
+    compaction[1](compaction[0](), None)
+    assert c.log.ends == []
+    s.workers.release()
+    await s.come_to_rest()
+    assert [how for how, _ in c.log.ends] == ["completed"]
+
+
+@runs(play)
+async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
+    task = PaperTicket()
+    c = Compacting(s, task)
+    told: list[str] = []
+    s.workers.hold()
+    c.begin()
+    c.compaction.when_over(lambda: told.append("over"))
+    assert c.compaction.is_given_up
+    assert told == []
+    s.workers.release()
+    await s.come_to_rest()
+    assert task.steps == 0
+    assert c.log.ends == [("abandoned", task)]
+    assert told == ["over"]
+    assert c.passes == [Pass()]
+    assert not c.compaction.is_given_up
+    c.compaction.when_over(lambda: told.append("at once"))
+    assert told[1:] == ["at once"]
+
+
+@runs(play)
+async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene) -> None:
+    """What waits will cut the log: what was compacted may be what is cut."""
+    task = PaperTicket()
+    c = Compacting(s, task)
+    s.workers.hold()
+    c.begin()
+    assert s.workers.held is not None
+    work, done = s.workers.held.pop()
+    work()
+    c.compaction.when_over(lambda: None)
+    done(None, None)
+    assert c.log.ends == [("abandoned", task)]
+    assert c.passes == [Pass()]
+
+
+@runs(play)
+async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
+    task = PaperTicket()
+    c = Compacting(s, task)
+    c.begin()
+    task.is_stale = True
+    await s.come_to_rest()
+    assert c.log.ends == [("abandoned", task)]
+    assert c.passes == [Pass()]
+
+
+@runs(play)
+async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    write_unsynced(c.synced)
+    s.workers.hold()
+    c.commit.request()
+    await s.come_to_rest()
+    c.begin()
+    c.compaction.closed = LOG_COMPACTION_GONE
+    s.workers.release()
+    await s.come_to_rest()
+    assert c.log.asked == []
+    assert c.passes == [Pass()]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), DamagedLogError("rot")])
+@runs(play)
+async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -> None:
+    task = PaperTicket(error)
+    c = Compacting(s, task)
+    c.begin()
+    await s.come_to_rest()
+    assert c.log.ends == [("abandoned", task)]
+    assert c.passes == [Pass(error=error)]
+
+
+@runs(play)
+async def test_an_error_at_its_very_end_is_told(s: Scene) -> None:
+    c = Compacting(s, PaperTicket())
+    c.log.refuses = OSError(errno.ENOSPC, "full")
+    c.begin()
+    await s.come_to_rest()
+    assert c.passes == [Pass(error=c.log.refuses)]
+    told: list[str] = []
+    c.compaction.when_over(lambda: told.append("over"))
+    assert told == ["over"]
+
+
+# -- the thread's manners --------------------------------------------------------------------------
+
+
+class Slow:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.sleeps: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+    def pace(self, is_given_up: Any = lambda: False, **options: Any) -> Pace:
+        return Pace(is_given_up, sleep=self.sleep, monotonic=lambda: self.now, **options)
+
+
+def test_it_makes_way_after_so_much_work_however_small_its_steps() -> None:
+    slow = Slow()
+    pace = slow.pace()
+    for _ in range(100):
+        slow.now += WORK_SECONDS_MAX / 10
+        pace(100)
+    assert 8 <= len(slow.sleeps) <= 10
+    assert set(slow.sleeps) == {YIELD_SECONDS}
+
+
+def test_a_limit_is_kept_over_time() -> None:
+    slow = Slow()
+    pace = slow.pace(bytes_per_second=1_000)
+    for _ in range(10):
+        pace(100)
+    assert slow.now == pytest.approx(101.0)
+    slow.now += 50  # a long time with nothing done gives no credit
+    pace(500)
+    pace(500)
+    assert slow.now == pytest.approx(152.0)
+
+
+def test_a_throttled_thread_hears_soon_that_it_is_not_wanted() -> None:
+    slow = Slow()
+    given_up = [False]
+
+    def sleep(seconds: float) -> None:
+        slow.sleep(seconds)
+        given_up[0] = slow.now > 100.5
+
+    pace = Pace(lambda: given_up[0], bytes_per_second=1, sleep=sleep, monotonic=lambda: slow.now)
+    with pytest.raises(GivenUpError):
+        pace(1_000)
+    assert slow.now < 100.5 + 2 * SLEEP_SECONDS_MAX
+    with pytest.raises(GivenUpError):
+        pace(0)
+
+
+# -- log start -------------------------------------------------------------------------------------
+#
+# How a log loses its old end: the start moves at once, the files go in a thread.
+
+
+LOG_START_GONE = BrokerUnavailableError("gone")
+
+
+class Dropping:
+    """A log of four segments with a record each."""
+
+    def __init__(self, s: Scene) -> None:
+        self.s = s
+        self.failures: list[StorageFailedError] = []
+        self.told: list[RaftlogError | None] = []
+        self.starts: list[int] = []  # that are durable
+        self.log: Log = s.log(segment_bytes=1, retention_bytes=1)
+        write(self.log, b"a", b"b", b"c", b"d")
+        self.commit = GroupCommit(
+            self.log,
+            s.loop,
+            s.workers,
+            on_durable=lambda: None,
+            on_failed=self.failures.append,
+            counters=Counters(),
+        )
+        self.drops = LogStartAdvancer(
+            self.log,
+            self.commit,
+            s.workers,
+            on_start=lambda: self.starts.append(self.log.durable_start_offset),
+            on_failed=self.failures.append,
+        )
+
+    def drop(self, offset: int) -> None:
+        self.drops.advance_log_start(offset, self.told.append)
+
+    def segments(self) -> list[str]:
+        names = self.s.disk.list_dir(self.log.directory)
+        return sorted(name for name in names if name.endswith(".log"))
+
+
+@runs(play)
+async def test_the_start_moves_at_once_and_is_answered_when_it_is_durable(s: Scene) -> None:
+    d = Dropping(s)
+    s.workers.hold()
+    d.drop(2)
+    assert (d.log.log_start_offset, d.log.durable_start_offset) == (2, 0)
+    assert d.told == []
+    s.workers.release()
+    await s.come_to_rest()
+    assert (d.told, d.starts) == ([None], [2])
+    assert len(d.segments()) == 2
+
+
+@runs(play)
+async def test_what_is_dropped_already_is_answered_too(s: Scene) -> None:
+    d = Dropping(s)
+    d.drop(3)
+    d.drop(1)
+    await s.come_to_rest()
+    assert d.log.log_start_offset == 3
+    assert d.told == [None, None]
+
+
+@runs(play)
+async def test_it_waits_for_a_sync_that_is_out(s: Scene) -> None:
+    d = Dropping(s)
+    write_unsynced(d.log)
+    s.workers.hold()
+    d.commit.request()
+    await s.come_to_rest()
+    d.drop(2)
+    assert d.log.log_start_offset == 0
+    s.workers.release()
+    await s.come_to_rest()
+    assert d.log.log_start_offset == 2
+    assert d.told == [None]
+
+
+def write_unsynced(log: Log) -> None:
+    batch = batch_of(b"e")
+    log.append(batch, validate(batch), leader_epoch=1, now_ms=1_700_000_000_000)
+
+
+@runs(play)
+async def test_a_log_that_was_cut_meanwhile_is_dropped_up_to_its_end(s: Scene) -> None:
+    d = Dropping(s)
+    write_unsynced(d.log)
+    s.workers.hold()
+    d.commit.request()
+    await s.come_to_rest()
+    d.commit.between_syncs(lambda: d.log.truncate_to(1))
+    d.drop(4)
+    s.workers.release()
+    await s.come_to_rest()
+    assert (d.log.log_start_offset, d.log.log_end_offset) == (1, 1)
+    assert d.told == [None]
+
+
+@runs(play)
+async def test_retention_drops_what_is_committed_and_too_much(s: Scene) -> None:
+    d = Dropping(s)
+    d.drops.apply_retention(now_ms=1_700_000_000_000, high_watermark=2)
+    await s.come_to_rest()
+    assert d.log.log_start_offset == 2
+    d.drops.apply_retention(now_ms=1_700_000_000_000, high_watermark=2)
+    await s.come_to_rest()
+    assert d.log.log_start_offset == 2
+
+
+@runs(play)
+async def test_a_disk_without_room_is_told_and_is_not_the_end(s: Scene) -> None:
+    d = Dropping(s)
+    s.disk.faults.append(Fault(error=errno.ENOSPC))
+    d.drop(2)
+    await s.come_to_rest()
+    assert [type(error) for error in d.told] == [DiskFullError]
+    assert d.failures == []
+    d.drop(2)
+    await s.come_to_rest()
+    assert d.told[1:] == [None]
+
+
+@runs(play)
+async def test_a_disk_that_fails_is_reported_once_for_each_failure(s: Scene) -> None:
+    d = Dropping(s)
+    s.disk.faults.append(Fault(error=errno.EIO))
+    d.drop(2)
+    await s.come_to_rest()
+    assert [type(error) for error in d.told] == [StorageFailedError]
+    assert d.failures == d.told
+
+
+@runs(play)
+async def test_an_error_that_is_none_of_the_disks_is_not_to_be_trusted_either(s: Scene) -> None:
+    d = Dropping(s)
+    error = d.drops.disk_error("cutting", ValueError("a mistake"))
+    assert isinstance(error, StorageFailedError)
+    assert d.failures == [error]
+    room: Any = d.drops.disk_error("cutting", OSError(errno.EDQUOT, "quota"))
+    assert isinstance(room, DiskFullError)
+    assert len(d.failures) == 1
+
+
+@runs(play)
+async def test_a_segment_that_is_old_enough_ends_and_on_a_full_disk_it_waits(s: Scene) -> None:
+    d = Dropping(s)
+    later = 1_700_000_000_000 + 8 * 24 * 3_600_000
+    s.disk.faults.append(Fault(error=errno.ENOSPC))
+    assert not d.drops.roll_if_due(now_ms=later)
+    assert d.failures == []
+    assert d.drops.roll_if_due(now_ms=later)
+    assert len(d.segments()) == 5
+    assert not d.drops.roll_if_due(now_ms=later), "there is nothing in it yet"
+    write(d.log, b"e")
+    s.disk.faults.append(Fault(error=errno.EIO))
+    assert not d.drops.roll_if_due(now_ms=2 * later)
+    assert [type(error) for error in d.failures] == [StorageFailedError]
+
+
+@runs(play)
+async def test_after_the_close_nothing_is_dropped_and_that_is_said(s: Scene) -> None:
+    d = Dropping(s)
+    d.drops.closed = LOG_START_GONE
+    d.drop(2)
+    assert d.told == [LOG_START_GONE]
+    assert d.log.log_start_offset == 0
+
+
+@runs(play)
+async def test_it_is_quiet_when_no_thread_works_on_its_files(s: Scene) -> None:
+    d = Dropping(s)
+    quiet: list[str] = []
+    s.workers.hold()
+    d.drop(1)
+    d.drop(2)
+    d.drops.closed = LOG_START_GONE
+    d.drops.when_quiet(lambda: quiet.append("one"))
+    await s.come_to_rest()
+    assert quiet == []
+    s.workers.release()
+    await s.come_to_rest()
+    assert quiet == ["one"]
+    assert d.told == [None, None]
+    d.drops.when_quiet(lambda: quiet.append("two"))
+    assert quiet == ["one", "two"]

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.disk import OsDisk
+from raftlog.errors import DamagedLogError, DataDirectoryError
+from raftlog.storage import Log, Store
 from raftlog.storage.checkpoint import (
     SLOT_BYTES,
     SLOTS,
     Anchor,
     Checkpoint,
     CheckpointFile,
+    Copies,
+    CopyRecord,
     decode_slots,
     encode_slot,
 )
-from raftlog.testing.disk import Fault, SimDisk
+from raftlog.testing.disk import FOREVER, Fault, SimDisk, Stopped
+from tests.server.harness import values_of
+from tests.storage.crashes import sweep
+from tests.storage.directories import (
+    DATA,
+    FIRST,
+    SECOND,
+    SimDiskOfTrees,
+    host,
+    open_store,
+    reopened,
+)
+from tests.storage.harm import overwrite
+from tests.storage.logs import append, fill, sim_disk, value_at, values
 
 PATH = "log/checkpoint"
 offsets = st.integers(0, (1 << 63) - 1)
@@ -262,3 +282,536 @@ def test_where_the_file_is_open_a_segment_is_begun_beside_a_sync() -> None:
     for _ in range(3):
         checkpoint.prepare()
     assert taken == ["taken"]
+
+
+# -- copies ----------------------------------------------------------------------------------------
+#
+# Partitions' files that vanish, or are older than the data directory knows: damage, never a new
+# log.
+
+
+PARTITION = f"{DATA}/topics/clicks/{FIRST}/1"
+CHECKPOINT = f"{PARTITION}/checkpoint"
+
+
+def new_disk() -> SimDisk:
+    return SimDiskOfTrees(sim_disk().random)
+
+
+def ended(store: Store, disk: SimDisk, how: str) -> None:
+    """The process ends, by one of three ways."""
+    if how == "stop":
+        store.close()
+    elif how == "power cut":
+        disk.power_cut()
+
+
+def written(disk: SimDisk, how: str = "kill", *, count: int = 5) -> None:
+    """A data directory with two partitions, the second one with ``count`` records."""
+    store = open_store(disk)
+    fill(host(store, 0), 1)
+    fill(host(store, 1, segment_bytes="16384"), count)
+    ended(store, disk, how)
+
+
+def remove_checkpoint_and_tail(disk: SimDisk) -> None:
+    disk.lose(CHECKPOINT)
+    disk.cut_off(f"{PARTITION}/{0:020d}.log", 300)
+
+
+def empty(disk: SimDisk) -> None:
+    for name in disk.list_dir(PARTITION):
+        disk.lose(f"{PARTITION}/{name}")
+
+
+def zero_checkpoint(disk: SimDisk) -> None:
+    overwrite(disk, CHECKPOINT, bytes(8_192))
+
+
+VANISHING: dict[str, Callable[[SimDisk], None]] = {
+    "directory": lambda disk: disk.lose(PARTITION),
+    "content of the directory": empty,
+    "topic": lambda disk: disk.lose(f"{DATA}/topics/clicks"),
+    "all topics": lambda disk: disk.lose(f"{DATA}/topics"),
+    "segment": lambda disk: disk.lose(f"{PARTITION}/{0:020d}.log"),
+    "checkpoint": lambda disk: disk.lose(CHECKPOINT),
+    "checkpoint and tail": remove_checkpoint_and_tail,
+    "zeros for a checkpoint": zero_checkpoint,
+}
+
+
+def test_files_that_vanish_are_damage() -> None:
+    for what, vanish in VANISHING.items():
+        for how in ["kill", "stop", "power cut"]:
+            disk = new_disk()
+            written(disk, how)
+            disk.crash()
+            vanish(disk)
+            for _start in range(3):
+                store = reopened(disk)
+                log = store.hosted_log(FIRST, 1)
+                assert PARTITION in log.damage
+                assert log.log_end_offset == 5
+                with pytest.raises(DamagedLogError):
+                    append(log, b"x")
+                with pytest.raises(DamagedLogError):
+                    log.read(start_offset=4, end_offset=5, bytes_max=1)
+                if "topic" not in what:
+                    assert values(store.hosted_log(FIRST, 0)) == [b"0 ".ljust(200, b".")]
+
+
+def linked(data: Path, below: str) -> Path:
+    """A data directory with two partitions, one of them with records, of which a part is at the
+    end of a symbolic link. Returns the place of that part.
+    """
+    store = Store.open(OsDisk(), str(data))
+    host(store, 0)
+    host(store, 1, count=5)
+    store.close()
+    link, place = data / below, data.parent / "mounted"
+    link.rename(place)
+    link.symlink_to(place)
+    return place
+
+
+@pytest.mark.parametrize("below", ["topics", "topics/clicks", f"topics/clicks/{FIRST}/1"])
+def test_a_link_that_leads_nowhere_is_damage_until_it_leads_somewhere(
+    tmp_path: Path, below: str
+) -> None:
+    data = tmp_path / "data"
+    place = linked(data, below)
+    away = place.rename(tmp_path / "not mounted")
+    for _start in range(2):
+        store = Store.open(OsDisk(), str(data), has_peers=True)
+        for number in range(2 if below != f"topics/clicks/{FIRST}/1" else 0):
+            assert f"{data / below} is a symbolic link" in store.hosted_log(FIRST, number).damage
+        assert "held records up to offset 5" in store.hosted_log(FIRST, 1).damage
+        store.abandon()
+    away.rename(place)
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert len(values(store.hosted_log(FIRST, 1))) == 5
+    assert not store.hosted_log(FIRST, 0).damage
+    store.abandon()
+
+
+@pytest.mark.parametrize("below", ["topics", "topics/clicks", f"topics/clicks/{FIRST}/1"])
+def test_a_copy_at_a_link_that_leads_nowhere_can_be_replaced(tmp_path: Path, below: str) -> None:
+    data = tmp_path / "data"
+    linked(data, below).rename(tmp_path / "not mounted")
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    store.quarantine(FIRST, 1)
+    assert (data / f"{below}.quarantine-1").is_symlink()
+    fill(store.hosted_log(FIRST, 1), 2)
+    store.close()
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert len(values(store.hosted_log(FIRST, 1))) == 2
+    store.drop_partitions(FIRST, [1])  # with what is in quarantine
+    assert not (data / f"topics/clicks/{FIRST}/1.quarantine-1").is_symlink()
+    store.close()
+
+
+def test_a_lone_broker_does_not_start_without_the_place_of_its_topics(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    place = linked(data, "topics")
+    away = place.rename(tmp_path / "not mounted")
+    with pytest.raises(DataDirectoryError, match=f"{data}/topics is a symbolic link to a path"):
+        Store.open(OsDisk(), str(data))
+    away.rename(place)
+    store = Store.open(OsDisk(), str(data))
+    assert len(values(store.hosted_log(FIRST, 1))) == 5
+    store.close()
+
+
+def test_a_new_topic_does_not_need_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    linked(data, "topics/clicks").rename(tmp_path / "not mounted")
+    store = Store.open(OsDisk(), str(data), has_peers=True)
+    assert not host(store, 0, id_=SECOND, count=1).damage
+    store.abandon()
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
+@pytest.mark.parametrize("count", [1, 60], ids=["a record", "several segments"])
+def test_files_from_before_the_last_start_are_damage(how: str, count: int) -> None:
+    disk = new_disk()
+    written(disk, "stop")
+    old = disk.image(PARTITION)
+    disk.crash()
+    store = open_store(disk)
+    fill(store.hosted_log(FIRST, 1), count)
+    ended(store, disk, how)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "an older state" in reopened(disk).hosted_log(FIRST, 1).damage
+    for _start in range(9):  # what a user deletes in a damaged log does not make it any newer
+        log = reopened(disk).hosted_log(FIRST, 1)
+        assert log.damage
+        log.advance_log_start(log.log_start_offset).run()
+
+
+def test_older_files_that_are_longer_are_damage() -> None:
+    disk = new_disk()
+    written(disk, "stop", count=9)
+    old = disk.image(PARTITION)
+    disk.crash()
+    store = open_store(disk)
+    log = store.hosted_log(FIRST, 1)
+    log.truncate_to(3)
+    fill(log, 2, leader_epoch=4)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "an older state" in reopened(disk).hosted_log(FIRST, 1).damage
+
+
+def test_the_files_of_an_earlier_copy_are_damage() -> None:
+    disk = new_disk()
+    written(disk, count=20)
+    old = disk.image(PARTITION)
+    store = reopened(disk)
+    store.quarantine(FIRST, 1)
+    fill(store.hosted_log(FIRST, 1), 2)
+    disk.crash()
+    disk.put_back(PARTITION, old)
+    assert "another copy" in reopened(disk).hosted_log(FIRST, 1).damage
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "power cut"])
+def test_what_is_there_is_no_damage(how: str) -> None:
+    disk = new_disk()
+    written(disk, how)
+    for number in range(5, 9):
+        store = reopened(disk)
+        log = store.hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert len(values(log)) == number
+        fill(log, 1)
+        ended(store, disk, how)
+
+
+def test_a_power_cut_at_any_moment_is_no_damage(seed: int) -> None:
+    """The record is never ahead of the disk."""
+    for number in range(60):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        disk.faults.append(Fault(error=None, skip=number))
+        try:
+            written(disk, "stop")
+        except Stopped:
+            disk.crash()
+        disk.faults.clear()
+        disk.power_cut()
+        store = open_store(disk)
+        assert [log.damage for _, _, log in store.hosted() if log.damage] == []
+
+
+def test_a_partition_that_never_held_a_record_may_vanish() -> None:
+    disk = new_disk()
+    host(open_store(disk), 1)
+    disk.lose(f"{DATA}/topics")
+    log = reopened(disk).hosted_log(FIRST, 1)
+    fill(log, 1)
+    assert log.damage == ""
+
+
+def test_a_quarantine_makes_room_for_a_copy_that_is_missing() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.lose(f"{DATA}/topics")
+    store = reopened(disk)
+    assert store.quarantine(FIRST, 1) == f"{PARTITION}.quarantine-1"
+    fill(store.hosted_log(FIRST, 1), 3)
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert (log.damage, log.log_end_offset) == ("", 3)
+
+
+def test_a_partition_that_was_dropped_is_forgotten() -> None:
+    disk = new_disk()
+    written(disk)
+    store = reopened(disk)
+    store.drop_partitions(FIRST, [1])
+    log = host(store, 1)
+    assert (log.damage, log.log_end_offset) == ("", 0)
+    fill(log, 1)
+    store = reopened(disk)
+    assert store.hosted_log(FIRST, 1).damage == ""
+    store.drop_partitions(FIRST, [1])
+    store.drop_partitions(FIRST, [0])
+    assert Copies(disk, DATA, new_id=lambda: "", is_new=True).rows == {}
+
+
+def test_a_catalog_that_vanishes_too_makes_no_new_log() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.lose(f"{DATA}/topics")
+    disk.lose(f"{DATA}/catalog")
+    assert "is missing" in host(reopened(disk), 1).damage
+
+
+def test_a_rotten_checkpoint_is_rebuilt_up_to_the_end_that_is_on_record() -> None:
+    for lost_bytes, is_damaged in ((0, False), (1, True)):
+        disk = new_disk()
+        written(disk, "stop")
+        overwrite(disk, CHECKPOINT, b"rotten" * 1_000)
+        for name in (name for name in disk.list_dir(PARTITION) if name.endswith(".index")):
+            disk.lose(f"{PARTITION}/{name}")
+        path = f"{PARTITION}/{0:020d}.log"
+        disk.cut_off(path, len(disk.read_file(path, bytes_max=1 << 20)) - lost_bytes)
+        for _start in range(2):
+            log = reopened(disk).hosted_log(FIRST, 1)
+            assert bool(log.damage) == is_damaged
+
+
+def test_without_the_file_what_is_there_counts() -> None:
+    disk = new_disk()
+    written(disk, "stop")
+    disk.lose(PARTITION)
+    disk.lose(f"{DATA}/copies")
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert (log.damage, log.log_end_offset) == ("", 0)
+
+
+def test_a_rotten_file_is_refused() -> None:
+    disk = new_disk()
+    written(disk)
+    overwrite(disk, f"{DATA}/copies", b"rotten")
+    with pytest.raises(DataDirectoryError, match="copies is corrupt"):
+        reopened(disk)
+
+
+def test_a_full_disk_does_not_keep_a_copy_from_being_cut() -> None:
+    disk = new_disk()
+    written(disk)
+    store = reopened(disk)
+    disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*copies*"))
+    log = store.hosted_log(FIRST, 1)
+    log.truncate_to(3)
+    fill(log, 2)
+    disk.lose(PARTITION)
+    assert reopened(disk).hosted_log(FIRST, 1).damage
+
+
+def test_any_other_failure_of_the_disk_is_raised() -> None:
+    disk = new_disk()
+    disk.make_dirs(DATA)
+    copies = Copies(disk, DATA, new_id=lambda: "x", is_new=True)
+    disk.faults.append(Fault({"sync"}, errno.EIO))
+    with pytest.raises(OSError, match="error"):
+        copies.of(FIRST, 1).record(CopyRecord(1, 2, 3, 4))
+
+
+def test_records_after_the_first_are_saved_together() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    logs = [host(store, number, count=2) for number in range(4)]
+    for log in logs:
+        log.truncate_to(1)
+    before = disk.changes
+    store.save_copies()
+    assert disk.changes - before < 10
+    store.save_copies()
+    known = Copies(disk, DATA, new_id=lambda: "x", is_new=True).rows
+    assert [record.durable_end_offset for record in known.values()] == [1, 1, 1, 1]
+    assert len({record.copy_id for record in known.values()}) == 4
+
+
+# -- a durable end that is newer than the checkpoint on the disk -----------------------------------
+
+
+def recorded(disk: SimDisk) -> Store:
+    """A partition with six records, whose durable end was recorded after its last checkpoint."""
+    store = open_store(disk)
+    log = host(store, 1)
+    for _ in range(6):
+        fill(log, 1)
+    store.save_copies()
+    return store
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+def test_a_bad_batch_below_the_recorded_end_is_damage_after_a_power_cut(
+    has_peers: bool, seed: int
+) -> None:
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        recorded(disk)
+        disk.power_cut()
+        path = f"{PARTITION}/{0:020d}.log"
+        size = len(disk.read_file(path, bytes_max=1 << 20))
+        disk.flip_bit(path, 8 * size // 2)
+        for _start in range(2):
+            store = Store.open(disk, DATA, has_peers=has_peers)
+            log = store.hosted_log(FIRST, 1)
+            assert log.damage
+            assert not log.is_torn
+            assert log.log_end_offset == 6
+            assert len(values(log)) == 3
+            disk.power_cut()
+
+
+def test_a_tail_above_the_recorded_end_is_still_cut(seed: int) -> None:
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        log = recorded(disk).hosted_log(FIRST, 1)
+        fill(log, 2, sync=False)
+        log = reopened(disk, power_cut=True).hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert log.log_end_offset >= 6
+
+
+def test_a_log_that_is_cut_below_the_recorded_end_is_no_damage(seed: int) -> None:
+    def act(_disk: SimDisk, store: Store) -> None:
+        log = store.hosted_log(FIRST, 1)
+        log.truncate_to(2)
+        fill(log, 1, leader_epoch=4)
+
+    def check(disk: SimDisk, _state: Store) -> None:
+        """A truncation that was not synced may have removed a part: seed 3596201745 found it."""
+        log = open_store(disk).hosted_log(FIRST, 1)
+        assert log.damage == ""
+        before, after = [value_at(offset) for offset in range(6)], [value_at(n) for n in range(3)]
+        found = values(log)
+        assert len(found) >= 2
+        assert found in (before[: len(found)], after[: len(found)])
+
+    sweep(recorded, act, check, seed=seed, make_disk=SimDiskOfTrees)
+
+
+def test_a_cut_that_could_not_be_recorded_is_no_damage(seed: int) -> None:
+    """The record's end is of a checkpoint that a power cut took back; the cut's is newer still."""
+    for number in range(20):
+        disk = SimDiskOfTrees(sim_disk(seed + number).random)
+        recorded(disk)
+        log = reopened(disk, power_cut=True).hosted_log(FIRST, 1)
+        disk.faults.append(Fault({"create"}, errno.ENOSPC, path="*copies*", times=FOREVER))
+        log.truncate_to(2)
+        disk.faults.clear()
+        assert reopened(disk).hosted_log(FIRST, 1).damage == ""
+
+
+# -- segments that cannot be read ------------------------------------------------------------------
+
+
+def sealed_and_active(disk: SimDisk) -> Log:
+    log = host(open_store(disk), 1, segment_bytes="16384")
+    fill(log, 20, size=2_000)
+    assert log.segment_count == 3
+    log.abandon()  # the files are opened again by whoever reads
+    return log
+
+
+@pytest.mark.parametrize("how", ["vanishes", "cannot be opened", "cannot be read"])
+def test_a_sealed_segment_that_cannot_be_read_is_damage(how: str) -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    path = sorted(f"{PARTITION}/{name}" for name in disk.list_dir(PARTITION) if "log" in name)[1]
+    start = int(path.rpartition("/")[2].removesuffix(".log"))
+    if how == "vanishes":
+        disk.lose(path)
+    else:
+        operation = {"cannot be opened": "open", "cannot be read": "read"}[how]
+        disk.faults.append(Fault({operation}, errno.EIO, path=path, times=FOREVER))
+    # What is good before it is read; the read that begins there finds the damage.
+    (part,) = log.read(start_offset=0, end_offset=20, bytes_max=1 << 20)
+    assert len(values_of(part)) == start
+    with pytest.raises(DamagedLogError, match=path):
+        log.read(start_offset=start, end_offset=20, bytes_max=1 << 20)
+    with pytest.raises(DamagedLogError, match=path):
+        log.verify(start, bytes_max=1 << 20)
+    assert path in log.damage
+    assert log.readable_end_offset == start
+    restarted = reopened(disk).hosted_log(FIRST, 1)
+    assert restarted.damage
+    assert restarted.readable_end_offset == start
+
+
+def test_the_last_segment_that_cannot_be_opened_is_not_cut() -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    path = max(f"{PARTITION}/{name}" for name in disk.list_dir(PARTITION) if "log" in name)
+    overwrite(disk, CHECKPOINT, b"rotten" * 1_000)  # so that nothing tells what was durable
+    disk.lose(f"{DATA}/copies")
+    size = len(disk.read_file(path, bytes_max=1 << 20))
+    disk.faults.append(Fault({"open"}, errno.EIO, path=path, times=FOREVER))
+    log = reopened(disk).hosted_log(FIRST, 1)
+    assert f"{path} cannot be opened" in log.damage
+    assert len(disk.read_file(path, bytes_max=1 << 20)) == size
+
+
+def test_want_of_a_descriptor_is_no_damage() -> None:
+    disk = new_disk()
+    log = sealed_and_active(disk)
+    disk.faults.append(Fault({"open"}, errno.EMFILE, path="*.log"))
+    with pytest.raises(OSError, match="open files"):
+        log.read(start_offset=0, end_offset=1, bytes_max=1)
+    assert len(values(log)) == 20
+    assert log.damage == ""
+
+
+# -- the record itself is lost ---------------------------------------------------------------------
+
+
+def restarted_without_record(disk: SimDisk, *others: str, has_peers: bool = True) -> Store:
+    """The broker starts again, without the file ``copies`` and what else is named."""
+    disk.crash()
+    for name in ("copies", *others):
+        disk.lose(f"{DATA}/{name}")
+    return Store.open(disk, DATA, has_peers=has_peers)
+
+
+@pytest.mark.parametrize("others", [(), ("topics",), ("topics", "catalog")])
+def test_copies_are_in_doubt_once_the_record_of_them_is_lost(others: tuple[str, ...]) -> None:
+    disk = new_disk()
+    written(disk)
+    store = restarted_without_record(disk, *others)
+    for _ in range(2):  # until they are settled, and not only in one run
+        log = host(store, 1)
+        assert f"{DATA}/copies was lost" in log.doubt
+        assert (log.damage, log.log_end_offset) == ("", 0 if others else 5)
+        store.close()
+        disk.crash()
+        store = Store.open(disk, DATA, has_peers=True)
+    assert store.resolve(FIRST, 1).doubt == ""
+    disk.crash()
+    store = Store.open(disk, DATA, has_peers=True)
+    assert store.hosted_log(FIRST, 1).doubt == ""
+    disk.crash()
+    disk.lose(PARTITION)
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).damage
+
+
+def test_a_copy_in_doubt_that_is_synced_stays_in_doubt() -> None:
+    disk = new_disk()
+    written(disk)
+    fill(restarted_without_record(disk).hosted_log(FIRST, 1), 1)
+    disk.crash()
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).doubt
+
+
+def test_a_copy_that_is_replaced_is_not_in_doubt() -> None:
+    disk = new_disk()
+    written(disk)
+    store = restarted_without_record(disk)
+    store.quarantine(FIRST, 1)
+    assert store.hosted_log(FIRST, 1).doubt == ""
+
+
+def test_a_broker_alone_continues_without_the_record() -> None:
+    """That is how an operator accepts what is stored."""
+    disk = new_disk()
+    written(disk)
+    log = restarted_without_record(disk, has_peers=False).hosted_log(FIRST, 1)
+    assert (log.doubt, log.damage, log.log_end_offset) == ("", "", 5)
+
+
+def test_a_new_directory_has_nothing_in_doubt() -> None:
+    disk = new_disk()
+    store = Store.open(disk, DATA, has_peers=True)
+    assert host(store, 1).doubt == ""
+    disk.crash()
+    assert Store.open(disk, DATA, has_peers=True).hosted_log(FIRST, 1).doubt == ""
+
+
+def test_a_full_disk_is_no_reason_not_to_start() -> None:
+    disk = new_disk()
+    written(disk)
+    disk.capacity_bytes = disk.used_bytes
+    assert restarted_without_record(disk).hosted_log(FIRST, 1).doubt

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import fork_server, wait_until
-from tests.testing.test_processes import broker_in
+from tests.testing.test_cluster import broker_in
 
 pytestmark = pytest.mark.integration
 

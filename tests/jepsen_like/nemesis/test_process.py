@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,19 +16,33 @@ import pytest
 from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
 from raftlog.testing import wait_until
+from raftlog.testing.cluster import answers
 from raftlog.types import TopicPartition
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.control import limits
+from raftlog_jepsen.control.limits import FakeClock
 from raftlog_jepsen.nemesis.base import FaultPlan
-from raftlog_jepsen.nemesis.process import PROCESS_KINDS, STORMS, ProcessNemesis
+from raftlog_jepsen.nemesis.process import (
+    CLOCKS_KINDS,
+    MIB,
+    PROCESS_KINDS,
+    RESOURCES_KINDS,
+    STORMS,
+    ClocksNemesis,
+    ProcessNemesis,
+    ResourcesNemesis,
+    logged_offset_s,
+)
 from raftlog_jepsen.plan import Shape, TopicShape
 from raftlog_jepsen.status import ClusterStatus, PartitionStatus
+from tests.jepsen_like.nemesis.stores import FakeProcess, fake_cluster, loaded, shape_of
 
 PATIENCE_S = 40.0
 TOPIC = "events"
 LEADER = {"topic": TOPIC, "partition": 0}
 
 
-def shape_of(brokers: int, copies: int = 3, min_isr: int = 2) -> Shape:
+def process_shape_of(brokers: int, copies: int = 3, min_isr: int = 2) -> Shape:
     topics = (
         TopicShape(name=TOPIC, partitions=2, replication_factor=copies, min_isr=min_isr),
         TopicShape(name="others", partitions=1, replication_factor=copies, min_isr=min_isr),
@@ -112,13 +129,13 @@ def draws(kind: str, shape: Shape, count: int = 300) -> list[FaultPlan]:
 
 @pytest.mark.parametrize("kind", PROCESS_KINDS)
 def test_the_same_chance_draws_the_same_faults(kind: str) -> None:
-    assert draws(kind, shape_of(5)) == draws(kind, shape_of(5))
-    assert {each.kind for each in draws(kind, shape_of(5))} == {kind}
-    assert not any(each.lossy for each in draws(kind, shape_of(5)))
+    assert draws(kind, process_shape_of(5)) == draws(kind, process_shape_of(5))
+    assert {each.kind for each in draws(kind, process_shape_of(5))} == {kind}
+    assert not any(each.lossy for each in draws(kind, process_shape_of(5)))
 
 
 def test_a_minority_is_killed_at_most_and_comes_back_soon_or_late() -> None:
-    kills = draws("kill", shape_of(5, min_isr=1))
+    kills = draws("kill", process_shape_of(5, min_isr=1))
     assert {len(each.targets) for each in kills} == {0, 1, 2}
     for each in kills:
         assert (each.args["who"] == "leader") == (not each.targets)
@@ -128,12 +145,12 @@ def test_a_minority_is_killed_at_most_and_comes_back_soon_or_late() -> None:
     assert leaders == {(TOPIC, 0), (TOPIC, 1), ("others", 0)}
     assert min(each.hold_s for each in kills) == 0
     assert max(each.hold_s for each in kills) > 20
-    for each in draws("kill", shape_of(2, copies=2, min_isr=1)):
+    for each in draws("kill", process_shape_of(2, copies=2, min_isr=1)):
         assert each.expects == "outage"  # of two voters, both are needed
 
 
 def test_pauses_are_short_and_longer_than_every_timeout() -> None:
-    pauses = draws("pause", shape_of(5, min_isr=1))
+    pauses = draws("pause", process_shape_of(5, min_isr=1))
     assert {len(each.targets) for each in pauses} == {0, 1, 2, 3, 5}
     for each in pauses:
         assert 0.1 <= each.hold_s <= 60
@@ -143,7 +160,7 @@ def test_pauses_are_short_and_longer_than_every_timeout() -> None:
 
 
 def test_every_storm_is_drawn() -> None:
-    storms = draws("storm", shape_of(3))
+    storms = draws("storm", process_shape_of(3))
     assert {each.args["who"] for each in storms} == set(STORMS)
     for each in storms:
         if each.args["who"] == "rolling":
@@ -303,7 +320,7 @@ def test_healing_undoes_what_was_not_ended() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
-    made = ClusterUnderTest(shape_of(3), Needs(), tmp_path_factory.mktemp("processes"))
+    made = ClusterUnderTest(process_shape_of(3), Needs(), tmp_path_factory.mktemp("processes"))
     try:
         made.start()
         with Admin(made.bootstrap) as admin:
@@ -359,3 +376,293 @@ def test_real_brokers_stop_and_go_on(cluster: ClusterUnderTest) -> None:
     wait_until(is_replaced, timeout_s=PATIENCE_S, what="another leader")
     assert set(nemesis.end(fault).seen["after"].values()) == {"running"}
     assert cluster.wait_quiet(PATIENCE_S) == []
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+#
+# Brokers' wall clocks go where they are put and come back; a load does not mind.
+
+
+@dataclass
+class FakeHost:
+    process: FakeProcess
+    broker_pid: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class FakeCluster:
+    """Of brokers that are down, with clocks or without."""
+
+    directory: Path
+    hosts: dict[int, FakeHost]
+
+
+def cluster_of(directory: Path, *, with_clocks: bool = True) -> FakeCluster:
+    if limits.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {limits.why_no_clocks()}")
+    hosts = {
+        number: FakeHost(
+            FakeProcess(directory / f"broker-{number}.log", running=False),
+            environment=FakeClock(directory, number).environment() if with_clocks else {},
+        )
+        for number in (1, 2, 3)
+    }
+    return FakeCluster(directory, hosts)
+
+
+def jump(*offsets_s: float, **args: Any) -> FaultPlan:
+    targets = tuple(range(1, len(offsets_s) + 1))
+    return FaultPlan(kind="clock-jump", targets=targets, args={"offsets_s": list(offsets_s)})
+
+
+def strobe(*targets: int) -> FaultPlan:
+    args = {"from_s": -60.0, "to_s": 60.0, "period_s": 0.01}
+    return FaultPlan(kind="clock-strobe", targets=targets, args=args)
+
+
+# -- drawing
+
+
+@pytest.mark.parametrize("kind", CLOCKS_KINDS)
+def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None:
+    nemesis = ClocksNemesis(FakeCluster(tmp_path, {}))
+    shape = shape_of(5, 3)
+    plans = [nemesis.draw(kind, Random(seed), shape) for seed in range(200)]
+    assert plans == [nemesis.draw(kind, Random(seed), shape) for seed in range(200)]
+    assert {len(plan.targets) for plan in plans} == ({5} if kind == "clock-bases" else {1, 2, 5})
+    assert not any(plan.lossy or plan.expects == "outage" for plan in plans)
+    if kind == "clock-jump":
+        assert all(len(plan.args["offsets_s"]) == len(plan.targets) for plan in plans)
+        found = {offset for plan in plans for offset in plan.args["offsets_s"]}
+        assert min(found) == -864_000 == -max(found)
+
+
+# -- doing it
+
+
+def test_clocks_jump_each_its_own_way_and_come_back(tmp_path: Path) -> None:
+    nemesis = ClocksNemesis(cluster_of(tmp_path))
+    fault = jump(3_600.0, -0.5)
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    assert effect.seen["offset_s"]["1"] == pytest.approx(3_600, abs=5)
+    assert FakeClock(tmp_path, 3).offset_s == 0.0
+    after = nemesis.end(fault)
+    assert after.injected
+    assert {FakeClock(tmp_path, number).offset_s for number in (1, 2, 3)} == {0.0}
+
+
+def test_a_clock_that_does_not_do_as_told_is_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nemesis = ClocksNemesis(cluster_of(tmp_path))
+    monkeypatch.setattr(FakeClock, "read", lambda self: limits.read({}))
+    effect = nemesis.begin(jump(60.0))
+    assert not effect.injected
+    assert "do not have their offsets" in effect.seen["why"]
+    nemesis.heal()
+    assert FakeClock(tmp_path, 1).offset_s == 0.0
+
+
+def test_a_clock_flips_until_the_end(tmp_path: Path) -> None:
+    nemesis = ClocksNemesis(cluster_of(tmp_path))
+    clock = FakeClock(tmp_path, 1)
+    effect = nemesis.begin(strobe(1))
+    assert effect.injected, effect
+    for offset_s in (60.0, -60.0, 60.0):
+        wait_until(lambda offset_s=offset_s: clock.offset_s == offset_s, what="a flip")
+    seen = nemesis.end(strobe(1)).seen
+    assert seen["flips"]["1"] >= 4
+    assert clock.offset_s == 0.0
+    assert not nemesis._strobes
+
+
+def test_healing_stops_what_flips(tmp_path: Path) -> None:
+    nemesis = ClocksNemesis(cluster_of(tmp_path))
+    nemesis.begin(strobe(1, 2))
+    nemesis.begin(strobe(2, 3))  # of one broker, the newer one counts
+    assert len(nemesis._strobes) == 3
+    strobes = list(nemesis._strobes.values())
+    nemesis.heal()
+    nemesis.heal()
+    assert not any(each.is_alive() for each in strobes)
+    assert {FakeClock(tmp_path, number).offset_s for number in (1, 2, 3)} == {0.0}
+
+
+def test_brokers_without_clocks_of_their_own_are_told_of(tmp_path: Path) -> None:
+    nemesis = ClocksNemesis(cluster_of(tmp_path, with_clocks=False))
+    effect = nemesis.begin(jump(1.0, 1.0))
+    assert not effect.injected
+    assert "[1, 2]" in effect.seen["why"]
+
+
+def test_bases_have_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {n: FakeHost(FakeProcess(tmp_path / "log"), broker_pid=n) for n in (1, 2, 3)}
+    nemesis = ClocksNemesis(FakeCluster(tmp_path, hosts))
+    fault = FaultPlan(kind="clock-bases", targets=(1, 2, 3))
+    bases: dict[int, float | None] = {1: 0.0, 2: 1e5, 3: None}
+    monkeypatch.setattr(limits, "base_s", lambda pid: bases[pid])
+    assert nemesis.begin(fault).seen == {"base_s": {"1": 0.0, "2": 1e5, "3": None}}
+    assert nemesis.end(fault).injected
+    bases[2] = 0.0
+    assert not nemesis.begin(fault).injected
+
+
+def test_the_time_in_a_log_is_compared_with_that_of_its_writing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert logged_offset_s(path) is None
+    path.write_text("raftlog broker 1 ready\n")
+    assert logged_offset_s(path) is None
+    path.write_text("2020-01-01 00:00:00,250 INFO raftlog: all is well\n")
+    said = datetime(2020, 1, 1).timestamp() + 0.25  # noqa: DTZ001 - local, as in a log
+    assert logged_offset_s(path) == pytest.approx(said - path.stat().st_mtime)
+
+
+# -- real brokers
+
+
+@pytest.mark.integration
+def test_brokers_whose_clocks_jump_and_flip_go_on(tmp_path: Path) -> None:
+    if limits.why_no_clocks():
+        pytest.skip(f"not injected: clocks cannot be changed here: {limits.why_no_clocks()}")
+    with loaded(tmp_path, shape_of(3, 3, min_isr=2), Needs(fake_time=True)) as (running, load):
+        nemesis = ClocksNemesis(running)
+        assert nemesis.why_not("clock-jump") == ""
+        for fault in (jump(864_000.0, -864_000.0, 3_600.0), strobe(1, 2)):
+            effect = nemesis.begin(fault)
+            assert effect.injected, effect
+            load.goes_on(count=100)
+            assert nemesis.end(fault).injected
+        load.goes_on(count=50)
+
+
+# -- resources -------------------------------------------------------------------------------------
+#
+# A broker feels what it lacks, and has it back afterwards.
+
+
+def fault_of(kind: str, **args: Any) -> FaultPlan:
+    return FaultPlan(kind=kind, targets=(1,), args=args)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[ClusterUnderTest]:
+    """One broker, alone."""
+    cluster = ClusterUnderTest(shape_of(1, 1), Needs(), tmp_path)
+    try:
+        cluster.start_broker(1)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def nemesis(running: ClusterUnderTest) -> Iterator[ResourcesNemesis]:
+    made = ResourcesNemesis(running)
+    yield made
+    made.heal()
+    assert not groups()
+
+
+@pytest.fixture
+def busy(running: ClusterUnderTest) -> Iterator[None]:
+    """The broker is asked something all the time."""
+    address, stopping = running.hosts[1].address, threading.Event()
+
+    def ask() -> None:
+        while not stopping.is_set():
+            answers(address)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield
+    stopping.set()
+    thread.join()
+
+
+def pid_of(running: ClusterUnderTest) -> int:
+    pid = running.hosts[1].broker_pid
+    assert pid is not None
+    return pid
+
+
+def groups() -> list[Path]:
+    places = [limits.hierarchy("memory"), limits.hierarchy("cpu")]
+    mine = f"raftlog-{os.getpid()}-*"
+    return [path for place in places if place for path in place.parent.glob(mine)]
+
+
+# -- drawing
+
+
+@pytest.mark.parametrize("kind", RESOURCES_KINDS)
+def test_the_same_chance_draws_the_same_fault_in_resources(tmp_path: Path, kind: str) -> None:
+    nemesis = ResourcesNemesis(fake_cluster(tmp_path, brokers=1))  # type: ignore[arg-type]
+    plans = [nemesis.draw(kind, Random(seed), shape_of(3, 3)) for seed in range(100)]
+    assert plans == [nemesis.draw(kind, Random(seed), shape_of(3, 3)) for seed in range(100)]
+    assert {plan.targets for plan in plans} == {(1,), (2,), (3,)}
+    assert len({tuple(plan.args.items()) for plan in plans}) > 2
+
+
+# -- real brokers
+
+
+@pytest.mark.integration
+def test_a_broker_without_descriptors_takes_nobody_in_until_it_has_some(
+    running: ClusterUnderTest, nemesis: ResourcesNemesis
+) -> None:
+    fault = fault_of("fds", spare=3)
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    assert effect.seen["new_connection_is_answered"] is False
+    assert effect.seen["limit"] == effect.seen["open"] + 3
+    seen = nemesis.end(fault).seen
+    assert seen["runs"] or "Too many open files" in str(seen["ended"])
+    assert answers(running.hosts[1].address)
+    assert running.unexpected_exits() == []
+
+
+@pytest.mark.integration
+def test_a_broker_that_takes_too_much_memory_is_killed_and_started_again(
+    running: ClusterUnderTest, nemesis: ResourcesNemesis
+) -> None:
+    if nemesis.why_not("memory"):
+        pytest.skip(f"not injected: {nemesis.why_not('memory')}")
+    before = pid_of(running)
+    fault = fault_of("memory", bytes=4 * MIB, requests=4)
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    seen = nemesis.end(fault).seen
+    assert (seen["killed"], seen["runs"]) == (1, False)
+    assert pid_of(running) != before
+    assert answers(running.hosts[1].address)
+    assert running.unexpected_exits() == []
+    assert not groups()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("means", ["quota", "neighbours"])
+def test_a_broker_that_gets_little_of_a_cpu_waits_for_it(
+    running: ClusterUnderTest, nemesis: ResourcesNemesis, busy: None, means: str
+) -> None:
+    fault = fault_of("cpu", means=means, share=0.01, neighbours=3)
+    effect = nemesis.begin(fault)
+    assert effect.injected, effect
+    nemesis.heal()
+    nemesis.heal()
+    assert not nemesis.end(fault).injected, "there is nothing more to undo"
+    assert answers(running.hosts[1].address)
+    assert not groups()
+
+
+@pytest.mark.integration
+def test_a_broker_that_is_down_is_left_alone(
+    running: ClusterUnderTest, nemesis: ResourcesNemesis
+) -> None:
+    running.kill([1])
+    for kind in RESOURCES_KINDS:
+        assert not nemesis.begin(fault_of(kind)).injected
+        assert not nemesis.end(fault_of(kind)).injected
+    assert running.up() == set()
+    assert nemesis.why_not("kill")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,16 +10,22 @@ import pytest
 
 from raftlog.errors import (
     ClusterAuthorizationFailedError,
+    DiskFullError,
     GroupAuthorizationFailedError,
+    InvalidRequestError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
 )
+from raftlog.protocol import api as apis
+from raftlog.protocol import security
 from raftlog.replication.cluster_commands import AlterQuotas, CreateAcls, DeleteAcls, QuotaChange
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.security.acl import Acl, Principal
 from raftlog.security.producer_ids import named_id, owned_id
 from raftlog.security.quota import QuotaEntity
 from raftlog.server.access.control import AccessControl, Caller
+from tests.server.access.acting import access_of, acting, guarded
+from tests.server.harness import FaultyDisk, RunningBroker
 
 ALICE = Principal("User", "alice")
 
@@ -112,3 +119,47 @@ def test_producer_ids_are_those_of_the_caller() -> None:
     for id_, name in not_own:
         with pytest.raises(TransactionalIdAuthorizationFailedError, match=f"id {id_} "):
             alice.check_producer_id(id_, name)
+
+
+# -- authority -------------------------------------------------------------------------------------
+#
+# Rules and quotas of a broker without a cluster.
+
+
+ACL = Acl("User:alice", "READ", "TOPIC", "t")
+
+
+def test_rules_and_quotas_outlive_a_restart(tmp_path: Path) -> None:
+    entity = security.QuotaEntity("alice")
+    with guarded(tmp_path) as broker, acting(broker, "admin") as admin:
+        admin.ask(apis.CREATE_ACLS, security.CreateAclsRequest(acls=[ACL]))
+        change = security.QuotaAlteration(entity=entity, changes={"producer_byte_rate": 5.0})
+        admin.ask(apis.ALTER_QUOTAS, security.AlterQuotasRequest(quotas=[change]))
+    with guarded(tmp_path) as broker, acting(broker, "admin") as admin:
+        found = admin.ask(
+            apis.DESCRIBE_ACLS, security.DescribeAclsRequest(filter=security.AclFilter())
+        )
+        assert found.acls == [ACL]
+        assert len(access_of(broker).authorizer) == 1
+        assert access_of(broker).quotas.rate("producer_byte_rate", "alice") == 5.0
+
+
+def test_a_refused_change_changes_nothing(broker: RunningBroker) -> None:
+    authority = access_of(broker).authority
+    bad = CreateAcls(acls=(ACL, Acl("alice", "READ", "TOPIC", "t")))
+    with pytest.raises(InvalidRequestError):
+        broker.await_(authority.propose(bad))
+    assert not authority.machine.acls
+
+
+def test_a_change_that_cannot_be_stored_does_not_apply(
+    broker: RunningBroker, disk: FaultyDisk
+) -> None:
+    access = access_of(broker)
+    disk.faults.no_room = True
+    with pytest.raises(DiskFullError):
+        broker.await_(access.authority.propose(CreateAcls(acls=(ACL,))))
+    assert len(access.authorizer) == 0
+    disk.faults.no_room = False
+    broker.await_(access.authority.propose(CreateAcls(acls=(ACL,))))
+    assert len(access.authorizer) == 1

@@ -4,23 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from raftlog.config import Address
+from raftlog.config import Address, BrokerConfig
+from raftlog.consensus.journal import PeerSeen
+from raftlog.consensus.transport import Heard
 from raftlog.errors import (
+    AccessDeniedError,
+    BrokerIdInUseError,
+    BrokerRemovedError,
     BrokerUnavailableError,
     ConnectionLostError,
+    FrameError,
+    RaftlogError,
+    StaleBrokerError,
+    UnsupportedVersionError,
+    WrongClusterError,
 )
+from raftlog.memory_transport import MemoryTransport, join
 from raftlog.protocol import api as apis
+from raftlog.protocol.connection import Request, ServerConnectionState, farewell
 from raftlog.protocol.peer import (
     ENVELOPE_BYTES_MAX,
     PeerIdentity,
     PeerPingRequest,
+    PeerPingResponse,
     RaftRequest,
 )
 from raftlog.protocol.records import MetadataRequest
+from raftlog.protocol.security import Dialling
+from raftlog.server.peers.links import (
+    BACKOFF_SECONDS_MAX,
+    BACKOFF_SECONDS_MIN,
+    PeerChannel,
+    Peering,
+    PeerRegistry,
+    SocketPeerConnector,
+    backoff_seconds,
+)
+from raftlog.server.tls import BrokerTls
+from raftlog.testing.certificates import Certificates, create
+from tests.client.virtual import VirtualLoop
 from tests.server.peers.world import Run, World, alternating, at, pair
 
 # -- up and down ---------------------------------------------------------------------------------
@@ -370,3 +402,587 @@ def test_a_loop_that_stood_still_does_not_blame_its_peers(
         assert alternating(two.events, 1) == ["up"]
 
     run(test)
+
+
+# -- channel ---------------------------------------------------------------------------------------
+#
+# One connection to a peer: what ends it, and what that does to those who wait for answers.
+
+
+PING = PeerPingRequest(sent=1, broker_epoch=0)
+
+
+class Peer(asyncio.BufferedProtocol):
+    """The other side: keeps what comes."""
+
+    def __init__(self) -> None:
+        self.state = ServerConnectionState()
+        self.requests: list[Request] = []
+        self.transport: Any = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.state.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        events = self.state.received(nbytes)
+        self.requests += [event for event in events if isinstance(event, Request)]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+class Scene:
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.lost: list[RaftlogError] = []
+        self.channel = PeerChannel(
+            loop, self.lost.append, scratch=memoryview(bytearray(4_096)), queue_bytes_max=1_000
+        )
+        self.peer = Peer()
+        self.transport: MemoryTransport
+        self.transport, _ = join(loop, self.channel, self.peer)
+
+    async def come_to_rest(self) -> None:
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def scene() -> Callable[[Callable[[Scene], Coroutine[Any, Any, None]]], None]:
+    def run(test: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            await test(Scene())
+
+        loop = VirtualLoop()
+        try:
+            loop.run_until_complete(whole())
+        finally:
+            loop.close()
+
+    return run
+
+
+def test_answers_find_those_who_wait_for_them(scene: Any) -> None:
+    async def test(s: Scene) -> None:
+        first = s.channel.request(apis.PEER_PING, PING)
+        second = s.channel.request(apis.PEER_PING, PING)
+        assert s.channel.send(apis.RAFT, RaftRequest(), (b"en", b"velope"))
+        await s.come_to_rest()
+        ping, other, raft = s.peer.requests
+        assert bytes(raft.attachment) == b"envelope"
+        for request in (other, ping):
+            s.peer.transport.writelines(s.peer.state.reply(request, PeerPingResponse()))
+        assert isinstance((await second).message, PeerPingResponse)
+        assert isinstance((await first).message, PeerPingResponse)
+        assert s.lost == []
+
+    scene(test)
+
+
+def test_a_refusal_is_the_asking_sides_alone(scene: Any) -> None:
+    async def test(s: Scene) -> None:
+        refused = s.channel.request(apis.PEER_PING, PING)
+        await s.come_to_rest()
+        s.peer.transport.writelines(
+            s.peer.state.fail(s.peer.requests[0], AccessDeniedError("not you"))
+        )
+        with pytest.raises(AccessDeniedError, match="not you"):
+            await refused
+        assert s.lost == []
+        assert s.channel.ended is None
+
+    scene(test)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", FrameError),
+        (farewell(AccessDeniedError("go away")), AccessDeniedError),
+        (None, ConnectionLostError),
+    ],
+)
+def test_the_end_is_told_once_and_to_all_who_wait(
+    scene: Any, said: bytes | None, error: type[Exception]
+) -> None:
+    async def test(s: Scene) -> None:
+        waiting = s.channel.request(apis.PEER_PING, PING)
+        if said is None:
+            s.peer.transport.close()
+        else:
+            s.peer.transport.write(said)
+        await s.come_to_rest()
+        assert [type(lost) for lost in s.lost] == [error]
+        with pytest.raises(error):
+            await waiting
+        assert s.peer.lost
+        assert not s.channel.send(apis.RAFT, RaftRequest(), (b"x",))
+        with pytest.raises(BrokerUnavailableError):
+            s.channel.request(apis.PEER_PING, PING)
+        s.channel.abort(ConnectionLostError("again"))
+        assert len(s.lost) == 1
+
+    scene(test)
+
+
+def test_who_waits_no_more_is_left_alone(scene: Any) -> None:
+    async def test(s: Scene) -> None:
+        waiting = s.channel.request(apis.PEER_PING, PING)
+        waiting.cancel()
+        await s.come_to_rest()
+        s.peer.transport.writelines(s.peer.state.reply(s.peer.requests[0], PeerPingResponse()))
+        await s.come_to_rest()
+        cancelled = s.channel.request(apis.PEER_PING, PING)
+        cancelled.cancel()
+        s.channel.abort(ConnectionLostError("the end"))
+        assert [str(lost) for lost in s.lost] == ["the end"]
+
+    scene(test)
+
+
+def test_any_bytes_are_a_sign_of_life(scene: Any) -> None:
+    async def test(s: Scene) -> None:
+        began = s.channel.last_heard_seconds
+        await asyncio.sleep(5)
+        s.peer.transport.write(b"\x10")  # the first byte of an answer
+        await s.come_to_rest()
+        assert s.channel.last_heard_seconds >= began + 5
+
+    scene(test)
+
+
+def test_above_the_bound_of_the_queue_nothing_is_written(scene: Any) -> None:
+    async def test(s: Scene) -> None:
+        s.peer.transport.pause_reading()
+        sent = [s.channel.send(apis.RAFT, RaftRequest(), (bytes(300),)) for _ in range(10)]
+        assert sent == [True] * sum(sent) + [False] * (10 - sum(sent))
+        assert 1_000 < s.channel.queued_bytes < 1_400
+        with pytest.raises(BrokerUnavailableError, match="does not read"):
+            s.channel.request(apis.PEER_PING, PING)
+        s.peer.transport.resume_reading()
+        await s.come_to_rest()
+        assert s.channel.queued_bytes == 0
+        assert s.channel.send(apis.RAFT, RaftRequest(), (b"x",))
+
+    scene(test)
+
+
+def test_a_channel_that_was_given_up_closes_what_is_connected_later() -> None:
+    loop = VirtualLoop()
+
+    async def test() -> None:
+        lost: list[RaftlogError] = []
+        channel = PeerChannel(loop, lost.append, scratch=memoryview(bytearray(4_096)))
+        channel.abort(ConnectionLostError("too slow"))
+        peer = Peer()
+        join(loop, channel, peer)
+        await asyncio.sleep(0.001)
+        assert peer.lost
+        assert len(lost) == 1
+
+    try:
+        loop.run_until_complete(test())
+    finally:
+        loop.close()
+
+
+def test_the_connector_for_sockets_connects_without_delay_and_says_when_it_cannot() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        peer = Peer()
+        server = await loop.create_server(lambda: peer, "127.0.0.1", 0)
+        address = Address(*server.sockets[0].getsockname()[:2])
+        channel = PeerChannel(loop, lambda _error: None, scratch=memoryview(bytearray(4_096)))
+        connector = SocketPeerConnector()
+        transport = await connector.connect(address, lambda: channel)
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        channel.abort(ConnectionLostError("done"))
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(OSError):
+            await connector.connect(address, lambda: channel)
+
+    asyncio.run(test())
+
+
+def test_a_connection_to_a_broker_with_tls_verifies_its_certificate(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    def settings(ca: Path) -> BrokerTls:
+        settings = certificates.broker_settings() | {"tls.ca.file": str(ca)}
+        return BrokerTls(BrokerConfig.from_text(settings), lambda: 0.0)
+
+    stranger = create(tmp_path / "stranger")
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        answering, peer = settings(certificates.ca), Peer()
+        server = await loop.create_server(lambda: peer, "127.0.0.1", 0, ssl=answering.listener)
+        address = Address(*server.sockets[0].getsockname()[:2])
+        channel = PeerChannel(loop, lambda _error: None, scratch=memoryview(bytearray(4_096)))
+        transport = await SocketPeerConnector(answering).connect(address, lambda: channel)
+        assert transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+        channel.abort(ConnectionLostError("done"))
+        other = SocketPeerConnector(settings(stranger.ca))
+        with pytest.raises(BrokerUnavailableError, match=r"Set tls\.ca\.file to the certificate"):
+            await other.connect(address, lambda: channel)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(test())
+
+
+# -- link ------------------------------------------------------------------------------------------
+#
+# How long a link waits before it dials again. What else a link does is in ``test_links``.
+
+
+@pytest.mark.parametrize(
+    ("failures", "chance", "seconds"),
+    [
+        (0, 0.0, 0.05),
+        (0, 0.999_999, 0.05),
+        (1, 0.0, 0.05),
+        (1, 0.5, 0.075),
+        (2, 0.5, 0.15),
+        (3, 0.0, 0.2),
+        (4, 0.0, 0.25),
+        (4, 0.5, 0.375),
+        (1_000_000, 0.0, 0.25),
+        (1_000_000, 1.0, 0.5),
+    ],
+)
+def test_the_pause_doubles_up_to_a_bound_and_is_spread(
+    failures: int, chance: float, seconds: float
+) -> None:
+    assert backoff_seconds(failures, chance) == pytest.approx(seconds)
+    assert BACKOFF_SECONDS_MIN <= backoff_seconds(failures, chance) <= BACKOFF_SECONDS_MAX
+
+
+# -- peering ---------------------------------------------------------------------------------------
+#
+# What the handlers are given: each handshake has a nonce, and an identity, of its own.
+
+
+def identity(broker_id: int, cluster_id: str = "") -> PeerIdentity:
+    return PeerIdentity(
+        broker_id=broker_id,
+        directory_id=f"disk-{broker_id}",
+        boot=1,
+        host="broker",
+        port=1,
+        protocol_version=1,
+        cluster_id=cluster_id,
+    )
+
+
+def peering_of(
+    me: Callable[[], PeerIdentity],
+    on_refused: Callable[[int, RaftlogError], None] = lambda _peer, _error: None,
+) -> Peering:
+    nonces = iter([bytes([1] * 32), bytes([2] * 32)])
+    return Peering(
+        secret=b"sesame",
+        me=me,
+        nonce=lambda: next(nonces),
+        registry=PeerRegistry(
+            seen=lambda _id: None, heard=lambda _id: None, time=lambda: 0.0, session_timeout_s=1.0
+        ),
+        receive=lambda _peer, _envelope: None,
+        wall_ms=lambda: 0,
+        on_refused=on_refused,
+    )
+
+
+def test_each_handshake_is_with_a_nonce_of_its_own_and_who_we_are_now() -> None:
+    known = ["", "c1"]
+    peering = peering_of(lambda: identity(1, known.pop(0)))
+    dialling = Dialling(b"sesame", identity(2), bytes(32), expected=1)
+    first = peering.answering()
+    second = peering.answering()
+    one, two = first.answer(dialling.hello()), second.answer(dialling.hello())
+    assert (one.nonce[0], two.nonce[0]) == (1, 2)
+    assert (one.identity.cluster_id, two.identity.cluster_id) == ("", "c1")
+    proof = dialling.check(one)
+    with pytest.raises(AccessDeniedError):
+        second.check(proof)
+    assert first.check(proof) == identity(2)
+
+
+class Incoming:
+    """A connection, as the registry sees it."""
+
+    last_active_seconds = 0.0
+    peer_identity: PeerIdentity | None = None
+    is_closed = False
+    certificate = None
+
+    def abort(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def test_an_answer_that_is_out_of_date_brings_no_connection_about() -> None:
+    """Who founds a cluster has to know that those it counts on have not joined another one."""
+    known = ["", "c1"]
+    peering = peering_of(lambda: identity(1, known.pop(0)))
+    dialling = Dialling(b"sesame", identity(2), bytes(32), expected=1)
+    answering = peering.answering()
+    prove = dialling.check(answering.answer(dialling.hello()))
+    with pytest.raises(BrokerUnavailableError, match="has joined a cluster"):
+        peering.admit(answering, prove, Incoming())
+    assert peering.registry.latest(2) is None
+
+
+def test_a_proved_peer_of_another_cluster_is_told_of_here_too() -> None:
+    told: list[tuple[int, str]] = []
+    peering = peering_of(
+        lambda: identity(1, "c1"), on_refused=lambda peer, error: told.append((peer, str(error)))
+    )
+    dialling = Dialling(b"sesame", identity(2, "c2"), bytes(32), expected=1)
+    answering = peering.answering()
+    prove = dialling.check(answering.answer(dialling.hello()))
+    with pytest.raises(WrongClusterError, match="c2"):
+        peering.admit(answering, prove, Incoming())
+    ((peer, why),) = told
+    assert peer == 2
+    assert "belongs to cluster c2" in why
+    assert peering.registry.latest(2) is None
+
+
+# -- registry --------------------------------------------------------------------------------------
+#
+# Who may take part: stale copies, ids in use, newer connections.
+
+
+TIMEOUT_S = 3.0
+
+
+def peer(
+    directory: str = "disk", boot: int = 1, broker_id: int = 2, port: int = 2, journal: int = 0
+) -> PeerIdentity:
+    return PeerIdentity(
+        broker_id=broker_id,
+        directory_id=directory,
+        boot=boot,
+        host="broker",
+        port=port,
+        protocol_version=1,
+        journal_sequence=journal,
+    )
+
+
+@dataclass
+class RegistryIncoming:
+    last_active_seconds: float = 0.0
+    is_closed: bool = False
+    certificate: None = None
+    peer_identity: PeerIdentity | None = None
+    aborted: list[str] = field(default_factory=list)
+
+    def abort(self, reason: str) -> None:
+        self.is_closed = True
+        self.aborted.append(reason)
+
+
+class RegistryScene:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.version_min = 1
+        self.seen: dict[int, PeerSeen] = {}
+        self.heard: dict[int, Heard] = {}
+        self.came: list[PeerIdentity] = []
+        self.registry = PeerRegistry(
+            seen=self.seen.get,
+            heard=self.heard.get,
+            time=lambda: self.now,
+            session_timeout_s=TIMEOUT_S,
+            version_min=lambda: self.version_min,
+            check_state=self.check_state,
+        )
+        self.registry.on_incoming = self.came.append
+        self.removed: set[str] = set()
+
+    def check_state(self, peer: PeerIdentity) -> None:
+        if peer.directory_id in self.removed:
+            raise BrokerRemovedError("it was removed")
+
+
+def test_a_stranger_may_come_in() -> None:
+    scene = RegistryScene()
+    scene.registry.check(peer())
+    assert scene.registry.latest(2) is None
+    assert not scene.registry.is_live(2)
+    scene.registry.admit_incoming(peer(), RegistryIncoming())
+    assert scene.registry.latest(2) == peer()
+    assert scene.registry.is_live(2)
+    assert scene.came == [peer()]
+
+
+@pytest.mark.parametrize(
+    ("seen", "now", "is_stale"),
+    [
+        (PeerSeen("disk", 5), peer(boot=4), True),
+        (PeerSeen("disk", 5), peer(boot=5), False),
+        (PeerSeen("disk", 5), peer(boot=6), False),
+        (PeerSeen("another", 5), peer(boot=1), False),
+        # Stored before this broker started: the copy lacks blocks that the peer has reported.
+        (PeerSeen("disk", 5, sequence=9), replace(peer(boot=6), journal_sequence=8), True),
+        (PeerSeen("disk", 5, sequence=9), replace(peer(boot=6), journal_sequence=9), False),
+        (PeerSeen("another", 5, sequence=9), replace(peer(boot=6), journal_sequence=8), False),
+    ],
+)
+@pytest.mark.parametrize("way", ["incoming", "outgoing"])
+def test_an_older_boot_of_a_directory_is_stale(
+    seen: PeerSeen, now: PeerIdentity, is_stale: bool, way: str
+) -> None:
+    scene = RegistryScene()
+    scene.seen[2] = seen
+
+    def admit() -> None:
+        if way == "incoming":
+            scene.registry.admit_incoming(now, RegistryIncoming())
+        else:
+            scene.registry.admit_outgoing(now)
+
+    if is_stale:
+        with pytest.raises(StaleBrokerError):
+            admit()
+        assert not scene.registry.is_live(2)
+        assert scene.came == []
+    else:
+        admit()
+        assert scene.registry.is_live(2)
+
+
+@pytest.mark.parametrize("way", ["incoming", "outgoing"])
+def test_a_journal_that_has_lost_its_end_is_refused_for_good(way: str) -> None:
+    scene = RegistryScene()
+    scene.heard[2] = Heard("disk", boot=3, sequence=20)
+
+    def admit(now: PeerIdentity) -> None:
+        if way == "incoming":
+            scene.registry.admit_incoming(now, RegistryIncoming())
+        else:
+            scene.registry.admit_outgoing(now)
+
+    with pytest.raises(StaleBrokerError, match="has lost acknowledged blocks") as first:
+        admit(peer(boot=4, journal=19))
+    assert not scene.registry.is_live(2)
+    with pytest.raises(StaleBrokerError) as later:  # boots alone have added as many blocks again
+        admit(peer(boot=9, journal=25))
+    assert str(later.value) == str(first.value)
+    admit(peer("new disk", boot=1, journal=1))
+    assert scene.registry.is_live(2)
+
+
+def test_a_journal_that_holds_all_it_told_of_is_no_matter() -> None:
+    scene = RegistryScene()
+    scene.heard[2] = Heard("disk", boot=3, sequence=20)
+    scene.registry.admit_incoming(peer(boot=3, journal=8), RegistryIncoming())  # told of it since
+    scene.registry.admit_incoming(peer(boot=4, journal=20), RegistryIncoming())
+    assert scene.came == [peer(boot=3, journal=8), peer(boot=4, journal=20)]
+
+
+def test_a_boot_seen_in_this_run_counts_before_it_is_durable() -> None:
+    scene = RegistryScene()
+    scene.registry.admit_outgoing(peer(boot=7))
+    scene.registry.outgoing_down(2)
+    with pytest.raises(StaleBrokerError):
+        scene.registry.admit_incoming(peer(boot=6), RegistryIncoming())
+
+
+def test_another_directory_is_refused_while_a_link_to_the_first_is_up() -> None:
+    scene = RegistryScene()
+    scene.registry.admit_outgoing(peer("first"))
+    with pytest.raises(BrokerIdInUseError, match="first"):
+        scene.registry.admit_incoming(peer("second"), RegistryIncoming())
+    scene.registry.outgoing_down(2)
+    scene.registry.admit_incoming(peer("second"), RegistryIncoming())
+
+
+def test_a_copy_that_runs_beside_its_original_is_refused() -> None:
+    scene = RegistryScene()
+    scene.registry.admit_outgoing(peer(boot=4, port=2))
+    with pytest.raises(BrokerIdInUseError, match="twice"):
+        scene.registry.admit_incoming(peer(boot=4, port=3), RegistryIncoming())
+    scene.registry.admit_incoming(peer(boot=4, port=2), RegistryIncoming())
+    scene.registry.admit_incoming(peer(boot=5, port=3), RegistryIncoming())  # it has moved
+
+
+@pytest.mark.parametrize("end", ["closed", "silent"])
+def test_another_directory_is_refused_while_the_first_is_heard_of(end: str) -> None:
+    scene = RegistryScene()
+    first = RegistryIncoming()
+    scene.registry.admit_incoming(peer("first"), first)
+    scene.now = TIMEOUT_S - 0.1
+    with pytest.raises(BrokerIdInUseError):
+        scene.registry.admit_outgoing(peer("second"))
+    if end == "closed":
+        first.is_closed = True
+    else:
+        scene.now = TIMEOUT_S
+    assert not scene.registry.is_live(2)
+    scene.registry.admit_outgoing(peer("second"))
+    assert scene.registry.latest(2) == peer("second")
+
+
+def test_other_ids_are_none_of_its_business() -> None:
+    scene = RegistryScene()
+    scene.registry.admit_outgoing(peer("first"))
+    scene.registry.admit_outgoing(peer("second", broker_id=3))
+    scene.registry.outgoing_down(9)
+
+
+def test_a_newer_connection_supersedes_the_older_one() -> None:
+    scene = RegistryScene()
+    older, newer = RegistryIncoming(), RegistryIncoming()
+    older.peer_identity = peer()
+    scene.registry.admit_incoming(peer(), older)
+    scene.registry.admit_incoming(peer(boot=2), newer)
+    assert older.peer_identity is None
+    assert len(older.aborted) == 1
+    assert not newer.is_closed
+    assert scene.registry.latest(2) == peer(boot=2)
+
+
+def test_a_refused_connection_supersedes_nothing() -> None:
+    scene = RegistryScene()
+    older, newer = RegistryIncoming(), RegistryIncoming()
+    scene.registry.admit_incoming(peer(boot=2), older)
+    with pytest.raises(StaleBrokerError):
+        scene.registry.admit_incoming(peer(boot=1), newer)
+    assert not older.is_closed
+    assert scene.registry.latest(2) == peer(boot=2)
+
+
+def test_a_peer_that_would_misread_the_clusters_state_is_refused_and_disconnected() -> None:
+    scene = RegistryScene()
+    older, newer = RegistryIncoming(), RegistryIncoming()
+    scene.registry.admit_incoming(peer(), older)
+    scene.registry.admit_incoming(replace(peer("other", broker_id=3), protocol_version=2), newer)
+    scene.version_min = 2
+    scene.registry.end_refused()
+    assert (older.is_closed, newer.is_closed) == (True, False)
+    with pytest.raises(UnsupportedVersionError, match="Upgrade broker 2"):
+        scene.registry.admit_incoming(peer(), RegistryIncoming())
+    with pytest.raises(UnsupportedVersionError):
+        scene.registry.admit_outgoing(peer())
+    scene.registry.admit_outgoing(replace(peer(boot=2), protocol_version=2))
+
+
+def test_a_broker_that_the_state_excludes_is_disconnected_and_refused() -> None:
+    """It may have missed its removal, and learns of it when it connects again."""
+    scene = RegistryScene()
+    removed, other = RegistryIncoming(), RegistryIncoming()
+    scene.registry.admit_incoming(peer(), removed)
+    scene.registry.admit_incoming(peer("other", broker_id=3), other)
+    scene.removed.add("disk")
+    scene.registry.end_refused()
+    assert (removed.is_closed, other.is_closed) == (True, False)
+    for admit in (scene.registry.admit_outgoing, scene.registry.check):
+        with pytest.raises(BrokerRemovedError):
+            admit(peer(boot=2))

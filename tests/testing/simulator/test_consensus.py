@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,11 +20,25 @@ import pytest
 from raftlog.consensus import hosted_group, journal, raft_group, transport
 from raftlog.consensus import raft_group as groups
 from raftlog.consensus.journal import Journal, JournalSyncTask, RaftJournal, RaftLog
-from raftlog.consensus.node import ConsensusNode
+from raftlog.consensus.node import NEVER, ConsensusNode
 from raftlog.consensus.settings import NotProposed
+from raftlog.consensus.transport import HELLO, Envelope, encode
 from raftlog.disk import Disk, File
+from raftlog.testing.disk import Fault
 from raftlog.testing.simulator import consensus
-from raftlog.testing.simulator.consensus import FAULTS, Mix, describe, run
+from raftlog.testing.simulator.consensus import (
+    FAULTS,
+    HARMS,
+    RETRY_S,
+    SHAPES,
+    Harm,
+    Ledger,
+    Mix,
+    World,
+    describe,
+    run,
+)
+from tests.testing.simulator.consensus_worlds import GROUP, process_of, world_of
 
 MODULE: Final = "raftlog.testing.simulator.consensus"
 
@@ -348,3 +363,267 @@ def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().err
     assert "unknown fault 'gremlins'" in printed
     assert all(fault in " ".join(printed.split()) for fault in FAULTS)
+
+
+# -- consensus faults ------------------------------------------------------------------------------
+#
+# Harm to simulated consensus: what each fault does, that it ends, and what is never done.
+
+
+def harm_to(world: World, *faults: str) -> Harm:
+    harm = Harm(world, faults)
+    harm.set_out()
+    return harm
+
+
+def is_whole(world: World) -> bool:
+    """Everything runs, is linked, has room and is no slower than it ever is."""
+    return all(
+        broker.process is not None
+        and broker.disk.capacity_bytes is None
+        and broker.sync_s <= 0.02
+        and broker.process.paused_until <= world.now
+        for broker in world.brokers.values()
+    ) and all(link.number and not link.blackholes for link in world.links.values())
+
+
+@pytest.mark.parametrize("fault", HARMS)
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_a_harm_ends_by_itself(fault: str, brokers: int) -> None:
+    world = world_of(brokers)
+    harm = harm_to(world, fault)
+    for _ in range(10):
+        harm.do()
+        world.run_until(world.now + 0.3)
+    world.run_until(world.now + 8.0)
+    for broker in world.brokers.values():
+        broker.disk.faults.clear()
+    assert is_whole(world)
+    assert world.checker.violations == []
+
+
+@pytest.mark.parametrize("fault", [fault for fault in HARMS if fault not in {"flap", "wipe"}])
+def test_a_harm_does_harm(fault: str) -> None:
+    world = world_of()
+    harm_to(world, fault).do()
+    assert not is_whole(world) or any(broker.disk.faults for broker in world.brokers.values())
+
+
+def test_without_faults_nothing_is_done() -> None:
+    world = world_of()
+    harm = harm_to(world)
+    for _ in range(20):
+        harm.do()
+    assert is_whole(world)
+    network = world.network
+    assert (network.late, network.duplicate, network.reorder) == (0.0, 0.0, 0.0)
+    assert {broker.clock_rate for broker in world.brokers.values()} == {1.0}
+
+
+def test_healing_ends_all_at_once() -> None:
+    world = world_of(5)
+    harm = harm_to(world, *FAULTS)
+    for _ in range(60):
+        harm.do()
+        world.run_until(world.now + 0.05)
+    harm.heal()
+    for broker in world.brokers.values():
+        assert broker.process is not None
+        broker.process.paused_until = 0.0
+    assert is_whole(world)
+
+
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_one_fault_may_be_kept_until_the_next_healing(brokers: int) -> None:
+    kept = set()
+    for seed in range(12):
+        world = world_of(brokers, seed=seed)
+        harm = harm_to(world)
+        harm.heal()
+        harm.keep_one()
+        world.run_until(world.now + 10.0)
+        down = sum(broker.process is None for broker in world.brokers.values())
+        cut = sum(link.is_cut for link in world.links.values())
+        silent = sum(bool(link.blackholes) for link in world.links.values())
+        assert down + cut + silent == 1
+        kept.add((down, cut, silent))
+        assert len(world.leaders()) == 1
+        harm.heal()
+        assert is_whole(world)
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "brokers", "cut"),
+    [
+        ("pair", 3, [(0, 1)]),
+        ("one", 3, [(0, 1), (0, 2)]),
+        ("halves", 5, [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]),
+        ("chain", 4, [(0, 2), (0, 3), (1, 3)]),
+    ],
+)
+def test_shapes_of_a_netsplit(shape: str, brokers: int, cut: Sequence[tuple[int, int]]) -> None:
+    found = [
+        (i, j)
+        for i in range(brokers)
+        for j in range(i + 1, brokers)
+        if SHAPES[shape](i, j, brokers)
+    ]
+    assert found == cut
+
+
+def test_a_directory_is_lost_only_while_no_other_is() -> None:
+    """And the next one once all groups have new voters, all of whom are there."""
+    world = world_of()
+    harm = harm_to(world, "wipe")
+    for _ in range(5):
+        harm.wipe()
+    assert world.counts["wipe"] == 1
+    world.run_until(world.now + 5.0)
+    harm.wipe()
+    assert world.counts["wipe"] == 1
+    voters = {number: broker.directory_id for number, broker in world.brokers.items()}
+    for _ in range(5):
+        world.seal(process_of(world, 1), GROUP, voters)
+        world.seal(process_of(world, 2), GROUP, voters)
+        world.run_until(world.now + 2.0)
+    assert world.newest(GROUP)[1] == voters
+    harm.wipe()
+    assert world.counts["wipe"] == 2
+    assert world.checker.violations == []
+
+
+def test_no_directory_of_two_voters_is_lost() -> None:
+    world = world_of(2)
+    harm = harm_to(world, "wipe")
+    harm.wipe()
+    assert world.counts["wipe"] == 0
+
+
+def test_leaders_are_harmed_more_often() -> None:
+    world = world_of(5)
+    (leader,) = world.leaders()
+    harm = harm_to(world)
+    victims = [harm.victim().broker_id for _ in range(200)]
+    assert victims.count(leader.broker_id) > 90
+    assert set(victims) == set(world.brokers)
+
+
+# -- consensus process -----------------------------------------------------------------------------
+#
+# One broker of simulated consensus: its clock, its pauses, its disk, and its end.
+
+
+def propose(world: World, number: int, command: bytes) -> None:
+    world.propose(process_of(world, number), GROUP, command, lambda outcome: None)
+
+
+def test_a_ledger_is_the_list_of_its_commands() -> None:
+    world = world_of()
+    for number in range(5):
+        propose(world, 1, b"c%d" % number)
+    world.run_until(7.0)
+    ledger = process_of(world, 1).ledgers[GROUP]
+    other = Ledger(process_of(world, 2), GROUP)
+    other.restore(ledger.snapshot())
+    assert other.commands == ledger.commands == [b"c%d" % number for number in range(5)]
+    other.restore(b"")
+    assert other.commands == []
+    assert world.checker.violations == []
+
+
+def test_a_clock_has_its_own_base_and_rate() -> None:
+    world = world_of(started=False)
+    broker = world.brokers[1]
+    broker.clock_offset, broker.clock_rate = 1_000.0, 1.1
+    world.start(broker)
+    world.run_until(10.0)
+    assert process_of(world, 1).now == pytest.approx(1_011.0)
+
+
+def test_a_slow_clock_still_ticks_when_its_node_wants_it() -> None:
+    world = world_of(1, started=False)
+    world.brokers[1].clock_offset, world.brokers[1].clock_rate = 5e5, 0.5
+    world.start(world.brokers[1])
+    world.run_until(5.0)
+    assert len(world.leaders()) == 1
+
+
+def test_a_paused_process_does_everything_when_it_goes_on() -> None:
+    world = world_of()
+    process = process_of(world, 2)
+    done: list[int] = []
+    process.paused_until = 7.0
+    for number in range(3):
+        process.do(lambda number=number: done.append(number))
+    world.run_until(6.9)
+    assert done == []
+    world.run_until(7.1)
+    assert done == [0, 1, 2]
+    assert world.counts["paused"] >= 3
+
+
+def test_a_sync_takes_time_and_nothing_leaves_before_it_is_done() -> None:
+    world = world_of()
+    (leader,) = world.leaders()
+    process = process_of(world, leader.broker_id)
+    leader.sync_s = 50.0
+    process.node._beat_due = NEVER  # beats report only what is durable
+    world.transmit = lambda *_: pytest.fail("nothing is durable yet")  # type: ignore[method-assign]
+    propose(world, leader.broker_id, b"c1")
+    while process.task is None:
+        process.do(lambda: process.node.tick(process.now))
+    assert process.task is not None
+    assert process.journal.is_dirty
+
+
+def test_a_refused_sync_is_tried_again() -> None:
+    world = world_of()
+    (leader,) = world.leaders()
+    process = process_of(world, leader.broker_id)
+    leader.disk.faults.append(Fault(("write",), errno.ENOSPC, times=3))
+    propose(world, leader.broker_id, b"c1")
+    world.run_until(5.0 + 2.5 * RETRY_S)
+    assert process.ledgers[GROUP].commands == []
+    world.run_until(9.0)
+    assert process.ledgers[GROUP].commands == [b"c1"]
+    assert world.counts["refused sync"] == 3
+
+
+def test_a_failed_sync_ends_the_process() -> None:
+    world = world_of()
+    (leader,) = world.leaders()
+    leader.disk.faults.append(Fault(("sync",), errno.EIO))
+    propose(world, leader.broker_id, b"c1")
+    world.run_until(6.0)
+    assert leader.process is None
+    assert world.counts["disk"] == 1
+
+
+def test_what_a_power_cut_leaves_of_a_sync_under_way_is_by_chance() -> None:
+    """All of the block, none of it, or a part that the next start cuts."""
+    ends = set()
+    for seed in range(40):
+        world = world_of(1, seed=seed)
+        broker = world.brokers[1]
+        broker.sync_s = 50.0
+        world.propose(process_of(world, 1), GROUP, b"c1", lambda outcome: None, size=3_000)
+        world.run_until(world.now + 0.01)
+        world.stop(broker, "power")
+        world.start(broker)
+        process = process_of(world, 1)
+        ends.add((len(process.journal.group(GROUP)), bool(process.journal.notes)))
+    assert len({entries for entries, _ in ends}) == 2
+    assert len({torn for _, torn in ends}) == 2
+
+
+def test_sending_what_is_not_durable_is_a_violation() -> None:
+    world = world_of()
+    process = process_of(world, 1)
+    hello = encode(Envelope(1, 1, 1, "1.0", 0, [[GROUP, 0, 0, HELLO, True]]))
+    process._send(2, hello)
+    process.journal.note_peer(9, "9.0", 1)
+    process._send(2, encode(Envelope(1, 1, 2, "1.0", 0, [])))  # a beat
+    assert world.checker.violations == []
+    process._send(2, hello)
+    assert world.checker.violations == ["1 sends state that is not durable"]

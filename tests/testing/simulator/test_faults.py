@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 import pytest
 
+from raftlog.storage import Store
+from raftlog.testing.disk import SimDisk
 from raftlog.testing.simulator import faults
 from raftlog.testing.simulator.faults import (
     APART,
@@ -15,10 +18,17 @@ from raftlog.testing.simulator.faults import (
     LAGGING_S_MAX,
     OF_CLUSTERS,
     OF_STORED_BYTES,
+    TOPICS,
+    WAYS,
     FaultPlan,
     Nemesis,
+    lose_files,
+    partitions,
 )
-from raftlog.testing.simulator.world import ClientMachine, World
+from raftlog.testing.simulator.scenario import Scenario, run
+from raftlog.testing.simulator.world import DATA_DIRECTORY, ClientMachine, World
+from tests.storage.directories import FIRST, SimDiskOfTrees, host
+from tests.storage.logs import fill
 from tests.testing.simulator.machines import broker_of, world_of
 
 OF_FILES: Final = ("vanish", "roll_back", "vanish_at_work", "read_error")
@@ -203,3 +213,53 @@ def test_no_power_cut_takes_what_is_in_the_cache_only_where_it_is_the_only_place
         assert not KINDS["power_cut"](nemesis, world.brokers[1])
         assert not KINDS["power_cut_of_all_and_bit_flip"](nemesis, world.brokers[0])
         assert KINDS["power_cut"](nemesis, world.brokers[0])
+
+
+# -- vanishing -------------------------------------------------------------------------------------
+#
+# Files of partitions vanish from simulated disks; and clusters that they vanish from.
+
+
+def stored(disk: SimDisk, path: str) -> list[str]:
+    names = [f"{path}/{name}" for name in disk.list_dir(path)]
+    return names + [found for name in names for found in stored(disk, name)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_vanish_for_good(way: str) -> None:
+    for seed in range(20):
+        disk = SimDiskOfTrees(Random(seed))
+        store = Store.open(disk, DATA_DIRECTORY)
+        fill(host(store, 0), 3)
+        fill(host(store, 1), 3)
+        store.close()
+        before = {path: disk.image(path) for path in stored(disk, DATA_DIRECTORY)}
+        assert WAYS[way](disk, disk.random)
+        disk.power_cut()
+        left = stored(disk, DATA_DIRECTORY)
+        assert set(left) < set(before) or way == "checkpoints and tails"
+        assert f"{DATA_DIRECTORY}/catalog" in left or way == "all topics and their record"
+        assert f"{DATA_DIRECTORY}/identity" in left
+
+
+def test_where_there_is_nothing_nothing_vanishes() -> None:
+    disk = SimDiskOfTrees(Random(1))
+    assert lose_files(disk, disk.random) == ""
+    store = Store.open(disk, DATA_DIRECTORY)
+    host(store, 1)
+    assert lose_files(disk, disk.random) == ""
+    assert not WAYS["one file"](disk, disk.random)
+    disk.make_dirs(f"{TOPICS}/clicks/{FIRST}/1")
+    assert partitions(disk) == [f"{TOPICS}/clicks/{FIRST}/1"]
+    assert not WAYS["one file"](disk, disk.random)
+
+
+def test_clusters_lose_nothing_with_the_files_of_one_broker() -> None:
+    struck: set[str] = set()
+    for seed in (1, 6, 10):
+        scenario = Scenario.draw(seed, brokers=3, light=True)
+        faults = FaultPlan(kinds=("vanish", "roll_back"), every_s=0.5)
+        verdict = run(replace(scenario, duration_s=5.0, faults=faults))
+        assert verdict.is_good, (seed, verdict.violations[:10])
+        struck |= verdict.faults.keys()
+    assert struck == {"vanish", "roll_back"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.testing.disk import Stopped
-from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
+from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError, Strand
 
 
 def node(world: SimLoop | None = None, **settings: Any) -> NodeLoop:
@@ -293,3 +293,56 @@ def test_the_digest_is_of_all_that_happened() -> None:
     before = world.digest()
     world.note("something")
     assert world.digest() != before
+
+
+# -- strand ----------------------------------------------------------------------------------------
+#
+# A call goes on when it is let, never beside the loop, and an abandoned one does nothing more.
+
+
+def holding(events: list[str], name: str) -> Strand:
+    def work() -> None:
+        events.append(f"{name} begins")
+        try:
+            strand.hold_up()
+            events.append(f"{name} goes on")
+        finally:
+            events.append(f"{name} ends")
+
+    strand = Strand(work)
+    return strand
+
+
+def test_calls_take_turns() -> None:
+    events: list[str] = []
+    a, b = holding(events, "a"), holding(events, "b")
+    for strand in (a, b, b, a):
+        assert Strand.current is None
+        strand.resume()
+    assert (a.is_done, b.is_done) == (True, True)
+    assert events == [
+        "a begins", "b begins", "b goes on", "b ends", "a goes on", "a ends",
+    ]  # fmt: skip
+
+
+def test_what_escapes_is_kept() -> None:
+    def fails() -> None:
+        raise OSError("broken")
+
+    strand = Strand(fails)
+    strand.resume()
+    assert isinstance(strand.error, OSError)
+
+
+def test_an_abandoned_call_only_cleans_up() -> None:
+    events: list[str] = []
+    strand = holding(events, "a")
+    strand.resume()
+    strand.abandon()
+    assert strand.is_done
+    assert isinstance(strand.error, Stopped)
+    assert events == ["a begins", "a ends"]
+    never = holding(events, "b")
+    never.abandon()
+    assert never.is_done
+    assert events[2:] == []

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from raftlog.client.groups.member import Membership
+from raftlog.config import TopicConfig
+from raftlog.consumer_groups.group import Group
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -18,9 +23,12 @@ from raftlog.errors import (
     StorageFailedError,
     ThrottledError,
 )
+from raftlog.testing.simulator.faults import FaultPlan
 from raftlog.testing.simulator.history import (
+    Commit,
     EndOffsets,
     Outcome,
+    Owning,
     Poll,
     Seen,
     Send,
@@ -28,11 +36,14 @@ from raftlog.testing.simulator.history import (
     TimeLookup,
 )
 from raftlog.testing.simulator.operators import PLAN
+from raftlog.testing.simulator.scenario import Scenario, Verdict, run
 from raftlog.testing.simulator.workload import (
     DAY_MS,
     NAME_HEADER,
+    RACKS,
     CompactionPlan,
     ConsumerPlan,
+    GroupPlan,
     ProducerPlan,
     Reading,
     Workload,
@@ -195,3 +206,164 @@ def test_administrators_administrate() -> None:
     done = {what.split()[0] for what in workload.history.counts() if what.endswith(" ok")}
     others = {"create_other", "delete_other", "extend_other", "alter", "describe"}
     assert done >= others | {"delete_records", "deletion"}
+
+
+# -- members ---------------------------------------------------------------------------------------
+#
+# Members join, are disturbed, and come to their end; a cluster that shares badly is caught.
+
+
+CALM = FaultPlan(kinds=(), every_s=1.0)
+BROKEN_WITHIN_SEEDS = 20
+
+
+def group_of(seed: int, *, is_restless: bool = False) -> Verdict:
+    """A seed with a group, and with nothing wrong but what members go through.
+
+    ``is_restless``: members leave, and lose their links, so often that both happen at once.
+    """
+    plan = GroupPlan.draw(Random(f"{seed}/calm"))
+    if is_restless:
+        plan = replace(
+            plan, members=4, session_timeout_ms=3_000, polls_max=20, away_s=0.2, disturbs_s=0.5
+        )
+    drawn = Scenario.draw(seed, brokers=3, light=True)
+    workload = replace(drawn.workload, group=plan)
+    return run(
+        replace(drawn, absent=0, is_left_out=False, faults=CALM, duration_s=8.0, workload=workload)
+    )
+
+
+def kinds_found(until: str, *, is_restless: bool = False) -> set[str]:
+    kinds: set[str] = set()
+    for seed in range(BROKEN_WITHIN_SEEDS):
+        kinds |= {
+            violation.kind for violation in group_of(seed, is_restless=is_restless).violations
+        }
+        if until in kinds:
+            break
+    return kinds
+
+
+def test_partitions_go_from_member_to_member() -> None:
+    verdicts = [group_of(seed) for seed in range(3)]
+    owners = 0
+    for verdict in verdicts:
+        assert verdict.is_good, verdict.violations[:10]
+        assert verdict.workload is not None
+        history = list(verdict.workload.history)
+        owners += len({entry.process for entry in history if isinstance(entry, Owning)})
+        assert any(isinstance(entry, Commit) and entry.is_ok for entry in history)
+    assert owners > 2 * len(verdicts)
+
+
+def test_a_group_is_drawn_in_some_seeds_and_changes_no_other() -> None:
+    drawn = [Scenario.draw(seed, brokers=3, light=True) for seed in range(100)]
+    groups = [scenario.workload.group for scenario in drawn]
+    assert 5 < sum(group is not None for group in groups) < 30
+    for scenario in drawn:
+        if scenario.workload.group is not None:
+            assert not scenario.faults.harmed
+            assert not scenario.absent
+            assert scenario.duration_s > 4
+
+
+def test_a_group_on_a_compacted_topic_is_drawn() -> None:
+    drawn = [Scenario.draw(seed, brokers=3, light=True, compacted=True) for seed in range(100)]
+    assert any(s.workload.group and not s.workload.recreates_after_s for s in drawn)
+    assert any(s.workload.group and s.workload.recreates_after_s for s in drawn)
+
+
+def test_a_core_serves_its_group() -> None:
+    drawn = Scenario.draw(2, mode="liveness", brokers=3, light=True)
+    workload = replace(drawn.workload, group=GroupPlan.draw(Random(1)))
+    verdict = run(replace(drawn, absent=0, is_left_out=False, workload=workload))
+    assert verdict.is_good, verdict.violations[:10]
+
+
+def test_giving_members_what_others_have_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_out = Group.hand_out
+
+    def careless(self: Group, names: Iterable[str]) -> None:
+        owner = self.owner
+        self.owner = {}
+        hand_out(self, names)
+        self.owner = owner | self.owner
+
+    monkeypatch.setattr(Group, "hand_out", careless)
+    assert "GROUP-TWO-OWNERS" in kinds_found("GROUP-TWO-OWNERS", is_restless=True)
+
+
+def test_owning_beyond_the_session_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "tick", lambda *_, **__: None)
+    assert "GROUP-TWO-OWNERS" in kinds_found("GROUP-TWO-OWNERS")
+
+
+# -- plans -----------------------------------------------------------------------------------------
+#
+# Seeds stand for workloads that differ in everything that may matter.
+
+
+def test_plans_differ_from_seed_to_seed() -> None:
+    drawn = [WorkloadPlan.draw(Random(seed), replication_factor=2) for seed in range(100)]
+    producers = [producer for plan in drawn for producer in plan.producers]
+    assert {producer.acks for producer in producers} == {-1, 0, 1}
+    assert {p.idempotent for p in producers if p.acks == -1} == {True, False}
+    assert not any(p.idempotent for p in producers if p.acks != -1)
+    assert {consumer.begin for plan in drawn for consumer in plan.consumers} == {
+        "earliest",
+        "latest",
+        "middle",
+    }
+    assert {plan.replication_factor for plan in drawn} == {2}
+
+
+def test_a_topic_may_ask_for_more_replicas() -> None:
+    key = "min.insync.replicas"
+    assert key not in WorkloadPlan.draw(Random(1), replication_factor=2).topic_config
+    plan = WorkloadPlan.draw(Random(1), replication_factor=2, min_isr=2)
+    assert plan.topic_config[key] == "2"
+
+
+def test_compacted_topics_differ_and_are_legal() -> None:
+    drawn = [CompactionPlan.draw(Random(seed)) for seed in range(100)]
+    assert {plan.keeps_tombstones for plan in drawn} == {True, False}
+    assert {plan.keys for plan in drawn} == {1, 5, 50}
+    plan = WorkloadPlan.draw(Random(1), replication_factor=2)
+    for compaction in drawn:
+        compacted = plan.with_compaction(compaction)
+        config = TopicConfig.from_text(compacted.topic_config)
+        assert config.is_compacted
+        assert config.retention_ms == -1
+        assert compacted.producers == plan.producers
+        assert compacted.lightened().compaction == compaction
+
+
+def test_most_consumers_may_read_from_replicas() -> None:
+    drawn = [WorkloadPlan.draw(Random(seed), replication_factor=2) for seed in range(50)]
+    changed = [plan.with_replica_reads(Random(seed)) for seed, plan in enumerate(drawn)]
+    consumers = [consumer for plan in changed for consumer in plan.consumers]
+    assert {consumer.read_from for consumer in consumers} == {"leader", "replica"}
+    assert {consumer.rack for consumer in consumers} == {None, *RACKS}
+    assert not any(c.asks_ends for c in consumers if c.read_from == "replica")
+    assert [plan.producers for plan in changed] == [plan.producers for plan in drawn]
+
+
+def test_members_differ_from_seed_to_seed() -> None:
+    drawn = [GroupPlan.draw(Random(seed)) for seed in range(50)]
+    assert {plan.read_from for plan in drawn} == {"leader", "replica"}
+    assert {plan.is_static for plan in drawn} == {True, False}
+    assert all(plan.members > 1 for plan in drawn)
+
+
+def test_a_light_plan_is_the_same_with_less_to_do() -> None:
+    for seed in range(50):
+        plan = WorkloadPlan.draw(Random(seed), replication_factor=2)
+        light = plan.lightened()
+        assert 2 <= len(light.producers) <= 3
+        for producer, before in zip(light.producers, plan.producers, strict=False):
+            assert producer.pause_s >= 0.15
+            assert (producer.acks, producer.burst_max) == (before.acks, before.burst_max)
+        assert len(light.consumers) == len(plan.consumers)
+        assert light.administrates <= plan.administrates
+        assert light.lightened() == light
