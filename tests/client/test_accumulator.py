@@ -166,7 +166,7 @@ def test_runs_join_the_open_batch_and_encoded_ones_close_it() -> None:
     body = encode([b"d"], timestamps_ms=7)
     delivery = world.accumulator.add_encoded(world.topic, 0, body, body.size_bytes)
     assert delivery is not None
-    assert delivery.timestamp_ms(0) == 7
+    assert delivery.timestamps_ms == 7
     world.append(b"e")
     world.clock.seconds += 1
     assert world.due() == [(0, [b"a", b"b", b"c"]), (0, []), (0, [b"e"])]

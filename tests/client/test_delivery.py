@@ -58,6 +58,10 @@ def test_without_acks_the_offset_is_unknown() -> None:
     assert RangesFuture([(batch, 0, 3)]).result() == [OffsetRange("t", 2, -1, -1)]
 
 
+def test_the_garbage_collector_has_no_work_with_futures() -> None:
+    assert not gc.is_tracked(DeliveryFuture(Delivery("t", 0, 1), 0))
+
+
 def test_an_error_comes_out_of_every_future() -> None:
     batch = delivery()
     batch.fail(UnknownTopicError("no such topic"))
