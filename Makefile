@@ -24,7 +24,7 @@ define install
 	fi
 endef
 
-.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,6 +75,9 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
 	$(BIN)/raftlog bench imports
+
+figures: $(VENV)/.dev ## lines, files, and the modules that a record passes; ARGS="--against REV" (a minute)
+	$(BIN)/python -m tests.figures $(ARGS)
 
 kafka-peers: $(VENV)/.dev ## Kafka's clients and tools, which it installs, with raftlog's clients (25 minutes)
 	$(BIN)/python -m tests.kafka_peers.install
