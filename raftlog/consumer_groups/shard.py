@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final, TypeVar
 
-from raftlog.consumer_groups import group as commits
-from raftlog.consumer_groups import group as heartbeats
+from raftlog.consumer_groups import group as group_state
 from raftlog.consumer_groups.assignors import Assignor
 from raftlog.consumer_groups.classic import ClassicGroup, member_of
 from raftlog.consumer_groups.group import FormerMember, Group, Member, World
@@ -221,7 +220,7 @@ class GroupShard:
         self._check_started()
         if group is None:
             group = self._new_group(heartbeat.group)
-        beat = heartbeats.take(group, heartbeat, now=now, now_ms=now_ms)
+        beat = group_state.take(group, heartbeat, now=now, now_ms=now_ms)
         self._groups[group.id] = group
         return self._finish(beat, [group], now=now)
 
@@ -264,7 +263,7 @@ class GroupShard:
                 else:
                     held[group.id] = group
                 group.hold()
-                heartbeats.take(group, join, now=now, now_ms=now_ms)
+                group_state.take(group, join, now=now, now_ms=now_ms)
             except RaftlogError as error:
                 refused[index] = error
             else:
@@ -286,7 +285,7 @@ class GroupShard:
         """
         self._check_started()
         found = self._groups.get(group)
-        member = heartbeats.check_member(found, group, member_id)
+        member = group_state.check_member(found, group, member_id)
         return member.steady_answer(self._world.topics).result
 
     # -- classic members ---------------------------------------------------------------------------
@@ -414,7 +413,7 @@ class GroupShard:
         not exist. ``topic_ids``: expected topic ID by topic name, optional per topic.
         ``instance_id``: of a classic static member. ``by_owner``: whether to reject partitions
         that are assigned to another member; Kafka does not, the epoch fences. ``sequence``: see
-        ``commits.commit``.
+        ``group_state.commit``.
 
         Raises ``UnknownMemberError``, ``InstanceFencedError``, ``StaleMemberEpochError``,
         ``FencedMemberError``, ``RebalanceInProgressError``, ``GroupNotEmptyError``,
@@ -425,12 +424,12 @@ class GroupShard:
         """
         self._check_started()
         found = self._groups.get(group)
-        commits.check_committer(
+        group_state.check_committer(
             found, group, member_id, member_epoch, offsets, instance_id, now=now
         )
         if found is None:
             found = self._new_group(group)
-        results = commits.commit(
+        results = group_state.commit(
             found,
             member_id,
             offsets,

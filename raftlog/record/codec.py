@@ -20,7 +20,7 @@ from raftlog.errors import (
     KeyRequiredError,
     RecordTooLargeError,
 )
-from raftlog.record import compression, payload
+from raftlog.record import compression
 from raftlog.record import payload as columns
 from raftlog.record.batch import COLUMNS, HEADER_BYTES, BatchBody, BatchHeader, check, check_length
 from raftlog.record.compression import Codec, decompress
@@ -68,7 +68,7 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
         body = decompress(stored, header.codec, uncompressed_length=length)
     except CorruptBatchError as error:
         raise CorruptBatchError(f"base offset {header.base_offset}: {error}") from error
-    return header, payload.read(body, header)
+    return header, columns.read(body, header)
 
 
 def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
@@ -81,7 +81,7 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
     header, rows = open_batch(data, check_crc=True)
     lacks_keys = rows.key_lengths is None or rows.key_nulls is not None
     if keys_required and header.record_count and lacks_keys:
-        row = 0 if rows.key_nulls is None else payload.u32(rows.key_nulls[:U32_BYTES])[0]
+        row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]
         raise KeyRequiredError(
             f"record {row} of the batch has no key, and the topic is compacted: it keeps the last "
             'record of each key. Send every record with a key (b"" is a key), or set the topic\'s '
@@ -138,12 +138,12 @@ def find_timestamp(
         return None
     row = first_row(header, rows, from_offset)
     if not header.log_append_time:
-        row += payload.find_at_least(rows.timestamps[row * U64_BYTES :], max(timestamp_ms, 0))
+        row += columns.find_at_least(rows.timestamps[row * U64_BYTES :], max(timestamp_ms, 0))
     if row == header.record_count:
         return None
     if header.log_append_time:
         return OffsetAndTimestamp(_offsets(header, rows, row)[0], header.append_timestamp)
-    (found,) = payload.u64(rows.timestamps[row * U64_BYTES : (row + 1) * U64_BYTES])
+    (found,) = columns.u64(rows.timestamps[row * U64_BYTES : (row + 1) * U64_BYTES])
     return OffsetAndTimestamp(_offsets(header, rows, row)[0], found)
 
 
@@ -154,27 +154,27 @@ def first_row(header: BatchHeader, rows: Payload, from_offset: int) -> int:
         return 0
     if delta > header.last_offset_delta or not header.record_count:
         return header.record_count
-    return delta if rows.offsets is None else payload.first_at_least(rows.offsets, delta)
+    return delta if rows.offsets is None else columns.first_at_least(rows.offsets, delta)
 
 
 def _offsets(header: BatchHeader, rows: Payload, start: int) -> Sequence[int]:
     base = header.base_offset
     if rows.offsets is None:
         return range(base + start, base + header.record_count)
-    return [base + delta for delta in payload.u32(rows.offsets[start * U32_BYTES :])]
+    return [base + delta for delta in columns.u32(rows.offsets[start * U32_BYTES :])]
 
 
 def _timestamps(header: BatchHeader, rows: Payload, start: int) -> Sequence[int]:
     if header.log_append_time:
         return [header.append_timestamp] * (header.record_count - start)
-    return payload.u64(rows.timestamps[start * U64_BYTES :])
+    return columns.u64(rows.timestamps[start * U64_BYTES :])
 
 
 def _split(lengths: memoryview, blob: memoryview, start: int) -> list[bytes]:
     """Return the entries from row ``start`` on. Stream reads are four times as fast as slices."""
-    first = payload.total(lengths[: start * U32_BYTES]) if start else 0
+    first = columns.total(lengths[: start * U32_BYTES]) if start else 0
     read = BytesIO(blob[first:]).read
-    return list(map(read, payload.u32(lengths[start * U32_BYTES :])))
+    return list(map(read, columns.u32(lengths[start * U32_BYTES :])))
 
 
 def _split_or_nulls(
@@ -189,19 +189,19 @@ def _split_or_nulls(
         return [None] * count
     entries: list[bytes | None] = [*_split(lengths, blob, start)]
     if nulls is not None:
-        for row in payload.u32(nulls[payload.first_at_least(nulls, start) * U32_BYTES :]):
+        for row in columns.u32(nulls[columns.first_at_least(nulls, start) * U32_BYTES :]):
             entries[row - start] = None
     return entries
 
 
 def _headers(headers: HeaderColumns, start: int) -> list[Headers]:
-    first = payload.total(headers.counts[: start * U32_BYTES])
+    first = columns.total(headers.counts[: start * U32_BYTES])
     names = _split(headers.name_lengths, headers.name_blob, first)
     values = _split_or_nulls(
         len(names), first, headers.value_lengths, headers.value_blob, headers.value_nulls
     )
     pairs = zip(map(bytes.decode, names), values, strict=True)
-    counts = payload.u32(headers.counts[start * U32_BYTES :])
+    counts = columns.u32(headers.counts[start * U32_BYTES :])
     return list(map(tuple, map(islice, repeat(pairs), counts)))
 
 

@@ -41,10 +41,7 @@ from raftlog.types import Offset, TopicPartition, check_group_id, check_topic_na
 from raftlog_cli import explain
 from raftlog_cli import overview as health
 from raftlog_cli.cluster import parse_since
-from raftlog_cli.console import records
-from raftlog_cli.console import records as avro
-from raftlog_cli.console import records as decoding
-from raftlog_cli.console import records as reading
+from raftlog_cli.console import records as topic_records
 from raftlog_cli.console.history import History
 from raftlog_cli.console.http import choice, whole
 from raftlog_cli.group import (
@@ -74,8 +71,8 @@ class Pages:
         admin: Admin,
         view: ClusterView,
         history: History,
-        make_reader: Callable[[], reading.Reader],
-        schemas: avro.Schemas,
+        make_reader: Callable[[], topic_records.Reader],
+        schemas: topic_records.Schemas,
         *,
         make_producer: Callable[[], Producer],
         is_secured: bool,
@@ -349,8 +346,8 @@ class Pages:
         query = self._query(parameters)
         with closing(self._reader()) as reader:
             found = reader.read(query)
-        decoder = avro.Decoder(self._schemas, query.topic)
-        rows = [reading.row_of(record, query.format, decoder) for record in found.records]
+        decoder = topic_records.Decoder(self._schemas, query.topic)
+        rows = [topic_records.row_of(record, query.format, decoder) for record in found.records]
         if query.is_newest_first:
             rows.reverse()
         kept = {
@@ -361,14 +358,14 @@ class Pages:
         return {
             "topic": query.topic,
             "query": query,
-            "places": reading.PLACES,
-            "formats": decoding.FORMATS,
+            "places": topic_records.PLACES,
+            "formats": topic_records.FORMATS,
             "parameters": parameters,
             "found": found,
             "rows": rows,
-            "next": reading.positions_text(found.next),
+            "next": topic_records.positions_text(found.next),
             "older": self._older(query, found, kept),
-            "newer": f"?{urlencode({**kept, 'at': reading.positions_text(found.next)})}",
+            "newer": f"?{urlencode({**kept, 'at': topic_records.positions_text(found.next)})}",
             "download": f"?{urlencode({**kept, **self._start_of(parameters)})}",
             "kept": urlencode(kept),
         }
@@ -376,7 +373,9 @@ class Pages:
     def _start_of(self, parameters: Parameters) -> dict[str, str]:
         return {name: parameters[name] for name in ("from", "at") if parameters.get(name)}
 
-    def _older(self, query: reading.Query, found: reading.Found, kept: Parameters) -> str:
+    def _older(
+        self, query: topic_records.Query, found: topic_records.Found, kept: Parameters
+    ) -> str:
         """Return the URL of the records before those of a read of one partition; "" for none."""
         if len(found.extents) != 1 or query.text:
             return ""
@@ -398,10 +397,10 @@ class Pages:
             raise InvalidRequestError(
                 f"{tp} has no record at offset {offset}: deleted, compacted, or not written yet"
             )
-        wanted = reading.parse_query(name, {"as": parameters.get("as", "")}, now_ms=0).format
-        decoder = avro.Decoder(self._schemas, name)
-        row = reading.row_of(found, wanted, decoder, chars_max=limits.CONSOLE_TEXT_MAX)
-        return {"topic": name, "row": row, "format": wanted, "formats": decoding.FORMATS}
+        wanted = topic_records.parse_query(name, {"as": parameters.get("as", "")}, now_ms=0).format
+        decoder = topic_records.Decoder(self._schemas, name)
+        row = topic_records.row_of(found, wanted, decoder, chars_max=limits.CONSOLE_TEXT_MAX)
+        return {"topic": name, "row": row, "format": wanted, "formats": topic_records.FORMATS}
 
     def download(self, parameters: Parameters) -> tuple[str, bytes, str]:
         """Return file name, content, and the parameter ``at`` of the next part ("" at the end)."""
@@ -410,12 +409,12 @@ class Pages:
         )
         with closing(self._reader()) as reader:
             content, found = reader.download(query)
-        next_ = "" if found.reason == "end" else reading.positions_text(found.next)
-        return reading.download_name(query, found), content, next_
+        next_ = "" if found.reason == "end" else topic_records.positions_text(found.next)
+        return topic_records.download_name(query, found), content, next_
 
-    def _query(self, parameters: Parameters) -> reading.Query:
+    def _query(self, parameters: Parameters) -> topic_records.Query:
         name = check_topic_name(parameters["name"])
-        return reading.parse_query(name, parameters, now_ms=self._clock.wall_ms())
+        return topic_records.parse_query(name, parameters, now_ms=self._clock.wall_ms())
 
     # -- consumer groups
 
@@ -1019,5 +1018,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ids": health.ids,
     "state": health.partition_state,
     "broker_state": health.broker_state,
-    "preview": records.preview,
+    "preview": topic_records.preview,
 }

@@ -10,9 +10,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, Unpac
 
 from raftlog import limits
 from raftlog.client.administration import groups as administration
-from raftlog.client.administration import security as access
-from raftlog.client.administration import security as delegation_tokens
-from raftlog.client.administration import security as users
+from raftlog.client.administration import security as security_calls
 from raftlog.client.administration.describe import (
     describe_cluster,
     describe_disks,
@@ -794,17 +792,17 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``InvalidRequestError`` if a rule could never apply, ``RefusedError`` for more rules
         than a cluster may have, and ``AccessDeniedError`` without ALTER of the cluster.
         """
-        for part in access.parts(access.checked(acls)):
+        for part in security_calls.parts(security_calls.checked(acls)):
             await self._administer(apis.CREATE_ACLS, CreateAclsRequest(acls=part))
 
     async def describe_acls(self, selection: AclFilter | None = None) -> list[Acl]:
         """Return the access rules that ``selection`` selects, sorted. Default: all rules."""
         self._bind()
-        return await access.describe_acls(self._cluster, selection or AclFilter())
+        return await security_calls.describe_acls(self._cluster, selection or AclFilter())
 
     async def delete_acls(self, selections: Iterable[AclFilter]) -> list[Acl]:
         """Delete the access rules that any of ``selections`` selects, up to 100. Returns them."""
-        request = DeleteAclsRequest(filters=access.selected(selections))
+        request = DeleteAclsRequest(filters=security_calls.selected(selections))
         answer = await self._administer(apis.DELETE_ACLS, request)
         assert isinstance(answer, DeleteAclsResponse)
         return answer.acls
@@ -823,14 +821,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         ``principal``: such as "User:alice". ``host``: IP address of the client.
         """
         self._bind()
-        return await access.check_acl(
+        return await security_calls.check_acl(
             self._cluster, principal, operation, resource_type, resource_name, host
         )
 
     async def describe_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
         """Return the limits of all quotas, by entity."""
         self._bind()
-        return await access.describe_quotas(self._cluster)
+        return await security_calls.describe_quotas(self._cluster)
 
     async def alter_quotas(
         self, changes: Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
@@ -839,7 +837,7 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         Raises ``InvalidRequestError`` for a limit that the entity cannot have.
         """
-        await self._administer(apis.ALTER_QUOTAS, access.alteration(changes))
+        await self._administer(apis.ALTER_QUOTAS, security_calls.alteration(changes))
 
     async def _administer(self, api: Api, request: Message, broker: int | None = None) -> Message:
         """Send a request to a broker (default: any), with a proof of the cluster secret if this
@@ -968,7 +966,7 @@ class AsyncAdmin(LoopBound, AdminBase):
     async def list_users(self) -> list[UserListing]:
         """Return all users of the cluster, sorted by name."""
         self._bind()
-        return await users.list_users(self._cluster)
+        return await security_calls.list_users(self._cluster)
 
     async def create_user(self, name: str, password: str) -> None:
         """Create a user that can authenticate by SCRAM and PLAIN.
@@ -978,7 +976,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``UserExistsError`` if there is a user of that name.
         """
         self._bind()
-        await users.put_user(self._cluster, name, password, self._host.entropy, expected="absent")
+        await security_calls.put_user(
+            self._cluster, name, password, self._host.entropy, expected="absent"
+        )
 
     async def rotate_user(self, name: str, password: str) -> None:
         """Set a new password of a user. Brokers close its connections within a second.
@@ -988,7 +988,9 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``UnknownUserError`` if there is no user of that name.
         """
         self._bind()
-        await users.put_user(self._cluster, name, password, self._host.entropy, expected="present")
+        await security_calls.put_user(
+            self._cluster, name, password, self._host.entropy, expected="present"
+        )
 
     async def delete_user(self, name: str) -> None:
         """Delete a user. Brokers close its connections within a second.
@@ -996,7 +998,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``UnknownUserError`` if there is no user of that name.
         """
         self._bind()
-        await users.delete_user(self._cluster, name)
+        await security_calls.delete_user(self._cluster, name)
 
     # -- delegation tokens
 
@@ -1015,7 +1017,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Raises ``TokenRequestNotAllowedError`` without TLS or a user, and with a token.
         """
         self._bind()
-        return await delegation_tokens.create(self._cluster, renewers, max_lifetime_ms)
+        return await security_calls.create(self._cluster, renewers, max_lifetime_ms)
 
     async def describe_tokens(self, owners: Iterable[str] | None = None) -> list[TokenListing]:
         """Return the delegation tokens of ``owners``, such as ``User:alice``; default: all.
@@ -1024,7 +1026,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         right DESCRIBE of the cluster, all. Errors: as ``create_token``.
         """
         self._bind()
-        return await delegation_tokens.describe(self._cluster, owners)
+        return await security_calls.describe(self._cluster, owners)
 
     async def renew_token(self, token_id: str, *, period_ms: int | None = None) -> TimestampMs:
         """Let a token expire ``period_ms`` from now, and return that time.
@@ -1036,7 +1038,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         neither owner nor renewer and has no right ALTER of the cluster, and as ``create_token``.
         """
         self._bind()
-        return await delegation_tokens.renew(self._cluster, token_id, period_ms)
+        return await security_calls.renew(self._cluster, token_id, period_ms)
 
     async def expire_token(self, token_id: str, *, period_ms: int | None = None) -> TimestampMs:
         """Let a token expire ``period_ms`` from now, default: at once; return that time.
@@ -1044,7 +1046,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Brokers close its connections within a second after that. Errors: as ``renew_token``.
         """
         self._bind()
-        return await delegation_tokens.expire(self._cluster, token_id, period_ms)
+        return await security_calls.expire(self._cluster, token_id, period_ms)
 
     # -- requests
 

@@ -33,8 +33,7 @@ from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server import metrics
 from raftlog.server.administration import NamedTopic
-from raftlog.server.apis import topics
-from raftlog.server.apis import topics as requests
+from raftlog.server.apis import topics as topic_operations
 from raftlog.server.apis.topics import Changed, Deleted, Deletion
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check_count, unsigned
@@ -90,7 +89,7 @@ def _change_each(
         return
 
     async def change_all() -> Message:
-        return respond(await requests.change_each(context, items, change))
+        return respond(await topic_operations.change_each(context, items, change))
 
     context.administration.submit(change_all, reply)
     reply.expire_after(reply.request.message.timeout_ms)
@@ -156,7 +155,7 @@ def handle_create(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 "registered."
             )
         settings = _given(topic)
-        return await requests.create_topic(
+        return await topic_operations.create_topic(
             context,
             topic.name,
             partitions=_partitions(context, topic),
@@ -278,9 +277,11 @@ def handle_delete(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         if topic.name is not None and topic.topic_id != codec.ZERO_UUID:
             raise InvalidRequestError("You may not specify both topic name and topic id.")
         if topic.name is not None:
-            return await requests.delete_topic(context, topic.name, None)
+            return await topic_operations.delete_topic(context, topic.name, None)
         topic_id = topic.topic_id.hex()
-        return await requests.delete_topic(context, context.topics.by_id(topic_id).name, topic_id)
+        return await topic_operations.delete_topic(
+            context, context.topics.by_id(topic_id).name, topic_id
+        )
 
     def respond(changed: list[Changed]) -> Message:
         pairs = _named_once(doomed, changed, lambda topic: topic)
@@ -340,7 +341,7 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
             )
         if message.validate_only:
             return known
-        return await requests.extend_topic(context, topic.name, topic.count)
+        return await topic_operations.extend_topic(context, topic.name, topic.count)
 
     def respond(changed: list[Changed]) -> Message:
         pairs = _named_once(message.topics, changed, attrgetter("name"))
@@ -804,11 +805,11 @@ def _alter(
         if message.validate_only:
             _validate(context, topic, changes)
         elif changes:
-            await topics.alter_topic(context, topic.name, changes)
+            await topic_operations.alter_topic(context, topic.name, changes)
         return topic
 
     async def alter_all() -> Message:
-        changed = await topics.change_each(context, message.resources, alter)
+        changed = await topic_operations.change_each(context, message.resources, alter)
         return _altered(request, changed)
 
     if not message.resources:

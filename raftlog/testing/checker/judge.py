@@ -16,9 +16,7 @@ import numpy as np
 import zstandard
 
 from raftlog.testing.checker import groups, log
-from raftlog.testing.checker import run as availability
-from raftlog.testing.checker import run as replicas
-from raftlog.testing.checker import run as run_validity
+from raftlog.testing.checker import run as run_checks
 from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
 from raftlog.testing.checker.partition import Lifetimes, Partition, Polls
 from raftlog.testing.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
@@ -118,7 +116,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         log.check_observed(partition, findings)
         log.check_polls(partition, findings, lag_ns=limits.lag_ns)
         log.check_watermarks(partition, findings)
-        replicas.check_replicas(partition, findings)
+        run_checks.check_replicas(partition, findings)
         log.check_compaction(partition, findings)
     named = {partition.name: partition for partition in partitions}
     is_exact = limits.drift_ns >= 0
@@ -138,14 +136,14 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         if phase.name in RESTING and phase.type == "fail":
             kind, what = RESTING[phase.name]
             findings.add(kind, f"after all faults were healed, {what}", phase=phase.name)
-    outages, unavailability = availability.check(
+    outages, unavailability = run_checks.check(
         [partition.appends for partition in partitions],
         list(run.faults.values()),
         run.phases,
         findings,
         outage_max_ns=limits.outage_max_ns,
     )
-    troubles = tuple(run_validity.troubles(run, partitions))
+    troubles = tuple(run_checks.troubles(run, partitions))
     return Verdict(
         valid=judged(findings.counts, troubles),
         counts=findings.counts,
@@ -153,7 +151,7 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
         stats=_stats(run, partitions) | late | unavailability | _set_aside(findings),
         outages=outages,
         troubles=troubles,
-        not_injected=run_validity.not_injected(run.faults),
+        not_injected=run_checks.not_injected(run.faults),
         not_applicable=findings.not_applicable,
     )
 
