@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import raftlog
+from raftlog.clock import SystemClock
 from raftlog.errors import (
     ClosedError,
     DataDirectoryError,
@@ -184,3 +186,20 @@ def test_an_unclosed_log_is_noticed_and_lets_go(tmp_path: Path) -> None:
     thread._thread.join(TIMEOUT_S)
     with raftlog.open(tmp_path) as again:
         assert again.path == str(tmp_path)
+
+
+# -- clock -----------------------------------------------------------------------------------------
+#
+# The machine's clocks: one that people read, one that only grows.
+
+
+def test_the_wall_clock_is_in_milliseconds_since_1970() -> None:
+    before = time.time()
+    now_ms = SystemClock().wall_ms()
+    assert int(before * 1_000) <= now_ms <= time.time() * 1_000
+
+
+def test_the_monotonic_clock_never_goes_back() -> None:
+    clock = SystemClock()
+    readings = [clock.monotonic() for _ in range(1_000)]
+    assert readings == sorted(readings)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import importlib
+import re
+import sys
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import raftlog
+from raftlog import Admin, Consumer, NewTopic, Producer, aio
 from raftlog.errors import InvalidGroupError, InvalidTopicError
+from raftlog.lazy import lazy_names
 from raftlog.types import (
     TopicPartition,
     check_group_id,
@@ -80,3 +89,118 @@ def test_internal_topics_are_told_by_their_names(name: str, is_internal: bool) -
     assert is_internal_topic(name) is is_internal
     with pytest.raises(InvalidTopicError) if is_internal else contextlib.nullcontext():
         check_not_internal(name)
+
+
+# -- exported members ------------------------------------------------------------------------------
+#
+# What users import is what ``__all__`` says, and nothing else is promised.
+
+
+# docs and programs out there use these: rename one only with an ADR and an alias.
+PROMISED = {
+    *("Admin", "Consumer", "ConsumerRecord", "NewTopic", "Producer", "RecordMetadata"),
+    *("TopicPartition", "aio", "errors"),
+}
+
+
+def test_what_the_documentation_promises_is_there() -> None:
+    assert set(raftlog.__all__) >= PROMISED
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in raftlog.__all__:
+        assert getattr(raftlog, name) is not None
+        assert name in dir(raftlog)
+
+
+def test_importing_everything_replaces_no_built_in_function() -> None:
+    assert not set(raftlog.__all__) & set(dir(builtins))
+    assert "open" in dir(raftlog)
+
+
+def test_other_names_are_refused_as_any_module_does() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        raftlog.Nonsense  # noqa: B018 - looking it up is the test
+
+
+def test_asyncio_names_are_in_aio() -> None:
+    aio = importlib.import_module("raftlog.aio")
+    assert set(aio.__all__) == {"AsyncAdmin", "AsyncConsumer", "AsyncProducer"}
+    assert dir(aio) == [name for name in aio.__all__ if getattr(aio, name) is not None]
+
+
+# -- kafka names -----------------------------------------------------------------------------------
+#
+# Names of Kafka's clients are answered with raftlog's.
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "name"),
+    [
+        (NewTopic, {"topic": "t"}, "name"),
+        (Producer, {"bootstrap_servers": "h:1"}, "bootstrap"),
+        (Producer, {"compression_type": "lz4"}, "compression"),
+        (Producer, {"linger.ms": 5}, "linger_ms"),
+        (Producer, {"security.protocol": "SSL"}, "security_protocol"),
+        (Producer, {"sasl_plain_username": "u"}, "sasl_username"),
+        (Consumer, {"group_id": "g"}, "group"),
+        (Consumer, {"enable_auto_commit": False}, "auto_commit"),
+        (Consumer, {"group.id": "g"}, "group"),
+        (Consumer, {"auto.offset.reset": "earliest"}, "auto_offset_reset"),
+        (Admin, {"bootstrap_servers": "h:1"}, "bootstrap"),
+        (aio.AsyncProducer, {"bootstrap.servers": "h:1"}, "bootstrap"),
+        (aio.AsyncConsumer, {"max_poll_records": 5}, "poll(max_records=...)"),
+        (aio.AsyncAdmin, {"bootstrap_servers": "h:1"}, "bootstrap"),
+        (lambda **given: NewTopic("t", **given), {"num_partitions": 3}, "partitions"),
+    ],
+)
+def test_the_error_gives_the_name_to_use(
+    make: Callable[..., Any], argument: dict[str, object], name: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"{next(iter(argument))!r}: use {name}")):
+        make(**argument)
+
+
+@pytest.mark.parametrize("argument", ["group_id", "enable.auto.commit", "num_partitions"])
+@pytest.mark.parametrize("make", [Producer, Admin, aio.AsyncProducer])
+def test_a_setting_of_another_client_is_not_advised(
+    make: Callable[..., Any], argument: str
+) -> None:
+    with pytest.raises(TypeError, match=f"'{argument}': remove it"):
+        make(**{argument: 1})
+
+
+def test_other_unknown_names_are_pythons_to_refuse() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lingerms'"):
+        Producer(lingerms=5)  # type: ignore[call-arg]
+
+
+def test_a_dict_of_settings_is_answered_too() -> None:
+    with pytest.raises(TypeError, match="settings as keyword arguments"):
+        Producer({"bootstrap.servers": "h:1"})  # type: ignore[arg-type]
+
+
+# -- lazy ------------------------------------------------------------------------------------------
+#
+# Names that a package imports at their first use.
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = ModuleType("lazy_package")
+    made.__getattr__ = lazy_names("lazy_package", {"Fraction": "fractions"})  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy_package", made)
+    return made
+
+
+def test_a_name_is_imported_once(package: ModuleType) -> None:
+    from fractions import Fraction
+
+    assert "Fraction" not in vars(package)
+    assert package.Fraction is Fraction
+    assert vars(package)["Fraction"] is Fraction
+
+
+def test_other_names_are_refused_as_any_module_does_in_lazy(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018 - looking it up is the test

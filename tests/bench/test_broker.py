@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raftlog import Admin
-from raftlog.bench import broker
+from raftlog.bench import broker, groups
 from raftlog.bench.broker import (
     compact,
     consume,
@@ -18,6 +20,8 @@ from raftlog.bench.broker import (
     while_compacting,
 )
 from raftlog.bench.figures import Target
+from raftlog.bench.metrics import SCRAPES, measured_broker, metrics
+from raftlog.bench.metrics_broker import WITH, WITHOUT, versions
 from raftlog.limits import MIB
 
 
@@ -122,3 +126,128 @@ def test_creation_stands_beside_directories(
     assert figure.values["deletion_s"] > 0
     assert figure.values["ratio"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+# -- groups ----------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.groups: it runs to its end; what is measured is not judged.
+
+
+def test_the_longest_gap_is_of_partitions_that_stayed_and_counts_from_the_edges() -> None:
+    arrivals = {0: [1.0, 1.5, 9.0], 1: [1.0, 4.0]}
+    assert groups._gap_ms(arrivals, {0}, 1.0, 2.0) == 500.0
+    assert groups._gap_ms(arrivals, {0, 1}, 1.0, 5.0) == 3_500.0
+    assert groups._gap_ms(arrivals, {2}, 1.0, 2.0) == 1_000.0, "nothing came at all"
+    assert groups._gap_ms(arrivals, set(), 1.0, 2.0) == 0.0
+
+
+@pytest.mark.integration
+def test_a_join_and_a_death_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "QUIET_S", 0.2)
+    monkeypatch.setattr(groups, "SESSION_TIMEOUT_MS", 1_500)
+    figure = groups.rebalances(tmp_path, partitions=4, members=2)
+    assert 0 < figure.values["moved_by_join"] <= 4
+    assert 0 < figure.values["moved_by_death"] <= 4
+    assert figure.values["join_s"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_group_consumption_stands_beside_assigned(tmp_path: Path) -> None:
+    figure = groups.share(tmp_path, records=20_000, rounds=1)
+    assert figure.values["records"] == 20_000
+    assert figure.values["ratio"] > 0
+
+
+@pytest.mark.integration
+def test_members_at_rest_cost_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "REST_S", 0.1)
+    figure = groups.idle(tmp_path, groups=2, members=2, seconds=0.5)
+    assert figure.values["groups"] == 2
+    assert figure.values["cores"] >= 0
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+#
+# The cost of metrics: measured on a broker, and its interval.
+
+
+@pytest.mark.integration
+def test_a_figure_of_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.bench.metrics.WARM_UP_ROUNDS", 1)
+    monkeypatch.setattr("raftlog.bench.metrics.SCRAPES", 1)
+    assert SCRAPES > 1
+    figure = metrics(tmp_path, pairs=2, count=10)
+    values = figure.values
+    assert values["cost_low"] <= values["cost"] <= values["cost_high"]
+    assert values["with_us"] > 0 < values["without_us"]
+    assert 0 < values["scraping_cost"] < 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.integration
+def test_the_hot_path_of_a_produce_request_counts(tmp_path: Path) -> None:
+    with measured_broker(tmp_path) as broker:
+        assert broker.select(WITHOUT) <= broker.select(WITH)
+        assert broker.functions >= 10
+
+
+# -- metrics broker --------------------------------------------------------------------------------
+#
+# The version of the server without counting: what is left out, and what is not.
+
+
+SOURCE = """
+def counting(self):
+    began = self.counters.now()
+    self._counters.requests += 1
+    if began:
+        self.services.counters.seconds.observe(began)
+    self.done += 1
+    return began
+
+class Other:
+    def counting_too(self, counters):
+        counters.ended("api")
+        return self.counters
+
+    def plain(self):
+        return self.clock.now()
+"""
+
+
+class Counted:
+    """Counts every use of its counters."""
+
+    def __init__(self) -> None:
+        self.uses = 0
+        self.done = 0
+        self.requests = 0
+        self.counters = self._counters = self.services = self.seconds = self
+
+    def now(self) -> float:
+        self.uses += 1
+        return 5.0
+
+    def observe(self, _seconds: float) -> None:
+        self.uses += 1
+
+
+def test_only_statements_that_count_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "counting_module.py"
+    path.write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = import_module(path.stem)
+    found = list(versions(module))
+    functions: dict[str, Any] = {each[0].__qualname__: each for each in found}
+    assert functions.keys() == {"counting", "Other.counting_too"}
+    counting, own, without = functions["counting"]
+    state = Counted()
+    counting.__code__ = own
+    assert counting(state) == 5.0
+    assert (state.uses, state.requests, state.done) == (2, 1, 1)
+    counting.__code__ = without
+    assert counting(state) == 0.0
+    assert (state.uses, state.requests, state.done) == (2, 1, 2)

@@ -20,6 +20,9 @@ from raftlog.bench.figures import (
     target,
     throughput,
 )
+from raftlog.bench.imports import imports
+from raftlog.bench.scale import scale
+from raftlog.bench.suite import everything, replicated
 
 READ: Final[dict[str, Any]] = {
     "records": 10,
@@ -103,3 +106,70 @@ def test_clients_of_a_secured_target_use_tls_until_it_ends(tmp_path: Path) -> No
             assert list(admin.list_topics()) == []
         assert os.environ["RAFTLOG_SECURITY_PROTOCOL"] == "SSL"
     assert "RAFTLOG_SECURITY_PROTOCOL" not in os.environ
+
+
+# -- imports ---------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.imports.
+
+
+@pytest.mark.integration
+def test_modules_and_cpu_time_of_an_import() -> None:
+    cases = {"nothing": "pass", "raftlog": "import raftlog.limits"}
+    empty, raftlog = imports(rounds=2, cases=cases)
+    assert empty.values["own_modules"] == 0
+    assert raftlog.values["own_modules"] == 2
+    assert raftlog.values["modules"] > empty.values["modules"] > 10
+    assert raftlog.values["import_ms"] > 0
+    assert raftlog.values["cpu_ms"] > 0
+    assert raftlog.cells["of raftlog"] == "2"
+
+
+# -- scale -----------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.scale: it runs to its end; what is measured is not judged.
+
+
+@pytest.mark.integration
+def test_a_topic_survives_a_crash_and_a_rebalance(tmp_path: Path) -> None:
+    figures = scale(tmp_path, brokers=3, partitions=3)
+    assert [figure.values["step"] for figure in figures][-2:] == [
+        "rebalance, until no replica moves",
+        "deletion",
+    ]
+    assert all(figure.values["seconds"] > 0 for figure in figures)
+
+
+# -- suite -----------------------------------------------------------------------------------------
+#
+# Tests of raftlog.bench.suite: all of it, as short as can be, runs to its end.
+
+
+@pytest.mark.integration
+def test_every_benchmark_gives_a_figure(tmp_path: Path) -> None:
+    figures = list(everything(tmp_path, rounds=1, scale=0.001))
+    names = [next(iter(figure.cells.values())) for figure in figures[1:]]
+    assert names[:9] == [
+        "send_many",
+        "send_many",
+        "send",
+        "consume (records)",
+        "consume (Arrow)",
+        "send, one in flight",
+        "send_many, 3 replicas",
+        "send_many, 3 replicas",
+        "send, one in flight, 3 replicas",
+    ]
+    assert len(names) == 11
+
+
+@pytest.mark.integration
+def test_three_figures_beside_a_floor_of_three_processes(tmp_path: Path) -> None:
+    small, large, one_by_one = replicated(
+        tmp_path, records=20_000, large_records=10_000, round_trips=20, rounds=1
+    )
+    assert small.values["name"] == "send_many, 3 replicas"
+    assert (small.values["value_bytes"], large.values["value_bytes"]) == (100, 1_024)
+    assert one_by_one.values["count"] == 20
+    assert all(figure.values["ratio"] > 0 for figure in (small, large, one_by_one))
+    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import gc
+import logging
 import signal
 import threading
 import warnings
@@ -13,9 +16,13 @@ from typing import Any
 import pytest
 
 from raftlog import limits
+from raftlog.client.accumulator import TopicQueues
 from raftlog.client.base import ClientEnvironment
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, until_done
 from raftlog.client.producer import Producer
-from raftlog.client.threads import LoopThread
+from raftlog.client.producer_core import NO_PARTITION, ProducerCore
+from raftlog.client.settings import ConnectionSettings, parse_bootstrap, partition_of_key
+from raftlog.client.threads import LoopThread, pending_of
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -30,8 +37,9 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.records import ProduceRequest
-from raftlog.types import OffsetRange, RecordMetadata
-from tests.client.samples import python
+from raftlog.record import decode_lists, seal
+from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata
+from tests.client.samples import HandClock, producer_settings, python, topic_view
 from tests.client.world import FakeCluster, ignore
 
 TIMEOUT_S = 20
@@ -386,3 +394,439 @@ def test_acks_as_they_are_written(fake: FakeCluster) -> None:
     with producer_of(fake, acks=0) as producer:
         assert producer.send("t", b"b").result(TIMEOUT_S).offset == -1
     assert [request.acks for request in fake.asked(ProduceRequest)] == [1, 0]
+
+
+# -- delivery --------------------------------------------------------------------------------------
+#
+# Futures of sent records: results, errors, callbacks, awaiting, and errors that nobody saw.
+
+
+def delivery(*timestamps_ms: int) -> Delivery:
+    return Delivery("t", 2, list(timestamps_ms) or [7, 8, 9])
+
+
+def test_a_result_is_where_the_record_is() -> None:
+    batch = delivery()
+    futures = [DeliveryFuture(batch, index) for index in range(3)]
+    assert not any(future.done() for future in futures)
+    batch.succeed(100, NO_TIMESTAMP)
+    assert [future.result() for future in futures] == [
+        RecordMetadata("t", 2, 100, 7),
+        RecordMetadata("t", 2, 101, 8),
+        RecordMetadata("t", 2, 102, 9),
+    ]
+    assert futures[0].exception() is None
+    assert "delivered" in repr(futures[0])
+
+
+def test_the_leaders_time_wins() -> None:
+    batch = delivery()
+    batch.succeed(0, 55)
+    assert DeliveryFuture(batch, 1).result().timestamp_ms == 55
+
+
+def test_one_timestamp_for_all() -> None:
+    batch = Delivery("t", 0, 41)
+    batch.succeed(0, NO_TIMESTAMP)
+    assert DeliveryFuture(batch, 9).result().timestamp_ms == 41
+
+
+def test_without_acks_the_offset_is_unknown() -> None:
+    batch = delivery()
+    batch.succeed(-1, NO_TIMESTAMP)
+    assert DeliveryFuture(batch, 2).result().offset == -1
+    assert RangesFuture([(batch, 0, 3)]).result() == [OffsetRange("t", 2, -1, -1)]
+
+
+def test_the_garbage_collector_has_no_work_with_futures() -> None:
+    assert not gc.is_tracked(DeliveryFuture(Delivery("t", 0, 1), 0))
+
+
+def test_an_error_comes_out_of_every_future() -> None:
+    batch = delivery()
+    batch.fail(UnknownTopicError("no such topic"))
+    for index in range(3):
+        future = DeliveryFuture(batch, index)
+        assert isinstance(future.exception(), UnknownTopicError)
+        with pytest.raises(UnknownTopicError):
+            future.result()
+    traceback_entries = 0
+    error = future.exception()
+    trace = error.__traceback__ if error else None
+    while trace is not None:
+        traceback_entries, trace = traceback_entries + 1, trace.tb_next
+    assert traceback_entries < 10, "an error that is raised often must not grow"
+
+
+def test_a_wait_gives_up_in_time() -> None:
+    future = DeliveryFuture(delivery(), 0)
+    with pytest.raises(TimeoutError, match="continues to send"):
+        future.result(timeout=0)
+    with pytest.raises(TimeoutError):
+        future.exception(timeout=0)
+    assert "pending" in repr(future)
+
+
+def test_a_thread_that_waits_is_woken() -> None:
+    batch = delivery()
+    waiting = threading.Event()
+    add = batch.add_callback
+    batch_with_news = RangesFuture([(batch, 0, 2)])
+    found: list[list[OffsetRange]] = []
+    thread = threading.Thread(target=lambda: found.append(batch_with_news.result(20)))
+    thread.start()
+    add(waiting.set)
+    batch.succeed(5, NO_TIMESTAMP)
+    thread.join()
+    assert waiting.is_set()
+    assert found == [[OffsetRange("t", 2, 5, 6)]]
+
+
+def test_callbacks_run_once_now_or_later() -> None:
+    batch = delivery()
+    future = DeliveryFuture(batch, 1)
+    seen: list[object] = []
+    future.add_done_callback(seen.append)
+    assert not seen
+    batch.succeed(3, NO_TIMESTAMP)
+    future.add_done_callback(seen.append)
+    assert seen == [future, future]
+
+
+def test_a_callback_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    batch = delivery()
+
+    def fail(_future: object) -> None:
+        raise ValueError("in the callback")
+
+    future = DeliveryFuture(batch, 0)
+    future.add_done_callback(fail)
+    seen: list[object] = []
+    future.add_done_callback(seen.append)
+    batch.add_callback(lambda: fail(None))
+    batch.succeed(0, NO_TIMESTAMP)
+    assert seen == [future]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed"])
+def test_the_standard_librarys_waits_work(how: str) -> None:
+    first, second, third = delivery(), delivery(), delivery()
+    first.succeed(100, NO_TIMESTAMP)
+    futures = [DeliveryFuture(first, 0), RangesFuture([(second, 0, 3), (third, 0, 3)])]
+    done, pending = concurrent.futures.wait(
+        futures, timeout=5, return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert (done, pending) == ({futures[0]}, {futures[1]})
+    done, pending = concurrent.futures.wait(futures, timeout=0)
+    assert pending == {futures[1]}
+    assert futures[1].running()
+    assert not futures[1].cancel()
+    assert not futures[1].cancelled()
+
+    def resolve() -> None:
+        third.succeed(7, NO_TIMESTAMP)
+        second.fail(ClosedError("closed"))
+
+    threading.Timer(0.01, resolve).start()
+    if how == "wait":
+        assert concurrent.futures.wait(futures, timeout=5).done == set(futures)
+    else:
+        assert set(concurrent.futures.as_completed(futures, timeout=5)) == set(futures)
+    assert isinstance(futures[1].exception(), ClosedError)
+
+
+def test_ranges_are_in_input_order_and_wait_for_all() -> None:
+    first, second = delivery(), Delivery("t", 0, 1)
+    future = RangesFuture([(first, 0, 3), (second, 4, 2), (first, 3, 1)])
+    seen: list[object] = []
+    future.add_done_callback(seen.append)
+    second.succeed(50, NO_TIMESTAMP)
+    assert not future.done()
+    assert not seen
+    assert "6 records" in repr(future)
+    first.succeed(10, NO_TIMESTAMP)
+    assert future.done()
+    assert seen == [future]
+    assert future.result() == [
+        OffsetRange("t", 2, 10, 12),
+        OffsetRange("t", 0, 54, 55),
+        OffsetRange("t", 2, 13, 13),
+    ]
+
+
+def test_no_records_are_no_ranges() -> None:
+    assert RangesFuture([]).result() == []
+
+
+def test_the_first_error_of_a_run_is_raised() -> None:
+    good, bad, worse = delivery(), delivery(), delivery()
+    future = RangesFuture([(good, 0, 1), (bad, 0, 1), (worse, 0, 1)])
+    worse.fail(ClosedError("worse"))
+    bad.fail(UnknownTopicError("bad"))
+    good.succeed(0, NO_TIMESTAMP)
+    with pytest.raises(UnknownTopicError, match="bad"):
+        future.result()
+
+
+def test_awaiting_works_in_any_loop_and_from_any_thread() -> None:
+    batch = delivery()
+    future = DeliveryFuture(batch, 2)
+
+    async def wait() -> RecordMetadata:
+        return await future
+
+    async def main() -> list[RecordMetadata]:
+        tasks = [asyncio.ensure_future(wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        await asyncio.to_thread(batch.succeed, 7, NO_TIMESTAMP)
+        return [await tasks[1], await tasks[2]]
+
+    assert asyncio.run(main()) == [RecordMetadata("t", 2, 9, 9)] * 2
+    assert asyncio.run(wait()) == RecordMetadata("t", 2, 9, 9)  # done long ago, in another loop
+
+
+def test_a_loop_that_closed_meanwhile_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    batch = delivery()
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(until_done(pending_of([batch])))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(begin())
+    batch.succeed(0, NO_TIMESTAMP)
+    assert not caplog.text
+
+
+def test_an_error_that_nobody_asked_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    seen, unseen, good = delivery(), delivery(), delivery()
+    for batch in (seen, unseen):
+        batch.fail(UnknownTopicError("gone"))
+    good.succeed(0, NO_TIMESTAMP)
+    DeliveryFuture(seen, 0).exception()
+    del seen, unseen, good, batch
+    gc.collect()
+    assert caplog.text.count("no future checked") == 1
+
+
+@pytest.mark.parametrize("look", ["exception", "callback"])
+def test_asking_in_any_way_counts(look: str, caplog: pytest.LogCaptureFixture) -> None:
+    batch = delivery()
+    future = DeliveryFuture(batch, 0)
+    batch.fail(UnknownTopicError("gone"))
+    if look == "exception":
+        future.exception()
+    else:
+        future.add_done_callback(lambda _future: None)
+    del batch, future
+    gc.collect()
+    assert not caplog.text
+
+
+def test_a_delivery_that_failed_before_it_began() -> None:
+    batch = Delivery.failed("t", -1, UnknownTopicError("no"))
+    assert isinstance(DeliveryFuture(batch, 0).exception(), UnknownTopicError)
+
+
+# -- producer core ---------------------------------------------------------------------------------
+#
+# What both producers share: records made ready, runs cut and spread over partitions.
+
+
+class Fixture:
+    """A core with one topic, attached to nothing."""
+
+    def __init__(self, partitions: int = 1, **settings: Any) -> None:
+        serializers = {
+            name: settings.pop(name, None) for name in ("key_serializer", "value_serializer")
+        }
+        self.clock = HandClock()
+        self.woken = 0
+        self.core = ProducerCore(
+            ConnectionSettings(
+                bootstrap=parse_bootstrap("a:1"),
+                client_id="me",
+                request_timeout_ms=1,
+                bootstrap_timeout_ms=1,
+                metadata_max_age_ms=1,
+            ),
+            producer_settings(**{"batch_bytes_max": 2_048, **settings}),
+            ClientEnvironment(clock=self.clock, chance=lambda: 0.0),
+            **serializers,
+        )
+        self.core.attach(self._schedule)
+        self.topic: TopicQueues = self.core.accumulator.learn(
+            topic_view(partitions=partitions, max_message_bytes=10_000)
+        )
+
+    def _schedule(self, _function: object) -> None:
+        self.woken += 1
+
+    def send_many(
+        self, values: list[Any], keys: list[Any] | None = None, **more: Any
+    ) -> RangesFuture:
+        run = self.core.columns_of(values, keys, more.get("headers"), more.get("timestamps_ms"))
+        parts = []
+        for piece in self.core.pieces(self.topic, run, more.get("partition")):
+            part = piece.offer()
+            assert part is not None
+            parts.append(part)
+        return RangesFuture(parts)
+
+    def deliver(self) -> dict[int, list[bytes | None]]:
+        """Acknowledge everything, in order; the values by partition."""
+        stored: dict[int, list[bytes | None]] = {}
+        for queue in self.topic.queues:
+            for batch in self.core.accumulator.drop(queue):
+                body = batch.encode(self.core.settings.codec, None)
+                values = stored.setdefault(queue.partition, [])
+                batch.delivery.succeed(len(values), -1)
+                values += decode_lists(seal(body) + body.payload).values
+        return stored
+
+
+def in_input_order(future: RangesFuture, stored: dict[int, list[bytes | None]]) -> list[Any]:
+    return [
+        stored[part.partition][offset]
+        for part in future.result()
+        for offset in range(part.first, part.last + 1)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 20, 1_000])
+@pytest.mark.parametrize("size", [0, 10, 700])
+def test_a_keyless_run_comes_back_in_input_order(count: int, size: int) -> None:
+    fixture = Fixture(partitions=3)
+    values = [b"%d" % number + b"x" * size for number in range(count)]
+    future = fixture.send_many(values)
+    assert in_input_order(future, fixture.deliver()) == values
+
+
+def test_large_runs_are_encoded_at_once_small_ones_join() -> None:
+    fixture = Fixture()
+    fixture.send_many([b"a"] * 3)
+    fixture.send_many([b"b"] * 3)
+    fixture.send_many([b"c" * 100] * 12)
+    fixture.send_many([b"d"] * 3)
+    (queue,) = fixture.topic.queues
+    assert [batch.body is not None for batch in queue.closed] == [False, True]
+    assert queue.open is not None
+    assert fixture.deliver()[0] == [b"a"] * 3 + [b"b"] * 3 + [b"c" * 100] * 12 + [b"d"] * 3
+
+
+def test_keys_choose_partitions_and_keep_their_order() -> None:
+    fixture = Fixture(partitions=4)
+    keys = [b"key-%d" % (number % 7) if number % 5 else None for number in range(200)]
+    values = [b"%d" % number for number in range(200)]
+    future = fixture.send_many(values, keys)
+    stored = fixture.deliver()
+    for partition, found in stored.items():
+        keyed = [value for value in found if keys[int(value or b"")] is not None]
+        assert keyed == [
+            value
+            for key, value in zip(keys, values, strict=True)
+            if key is not None and partition_of_key(key, 4) == partition
+        ]
+    by_partition = in_input_order(future, stored)
+    assert sorted(by_partition) == sorted(values)
+    assert by_partition[0] == values[0], "in the order of the partitions' first records"
+
+
+def test_a_partition_can_be_named_for_all() -> None:
+    fixture = Fixture(partitions=4)
+    fixture.send_many([b"a", b"b"], [b"k", b"l"], partition=2)
+    assert fixture.deliver() == {2: [b"a", b"b"]}
+
+
+def test_a_partitioner_decides_for_each_record() -> None:
+    fixture = Fixture(
+        partitions=3, partitioner=lambda topic, key, value, count: len(value or b"") % count
+    )
+    fixture.send_many([b"", b"1", b"22", b"333"])
+    assert fixture.deliver() == {0: [b"", b"333"], 1: [b"1"], 2: [b"22"]}
+    wrong = Fixture(partitioner=lambda *_: 7)
+    with pytest.raises(InvalidRequestError, match="partitioner returned 7"):
+        wrong.send_many([b"a"])
+
+
+def test_serializers_and_all_columns() -> None:
+    fixture = Fixture(key_serializer=str.encode, value_serializer=lambda value: b"%d" % value)
+    assert fixture.core.is_custom
+    future = fixture.send_many(
+        [1, 2], ["a", "b"], headers=[[("h", b"x")], None], timestamps_ms=[5, 6]
+    )
+    (queue,) = fixture.topic.queues
+    (batch,) = fixture.core.accumulator.drop(queue)
+    body = batch.encode(fixture.core.settings.codec, None)
+    lists = decode_lists(seal(body) + body.payload)
+    assert (lists.keys, lists.values) == ([b"a", b"b"], [b"1", b"2"])
+    assert lists.headers == [(("h", b"x"),), ()]
+    assert list(lists.timestamps_ms) == [5, 6]
+    assert not future.done()
+
+
+def test_one_record_is_normalized() -> None:
+    fixture = Fixture(partitions=3, partitioner=lambda topic, key, value, count: 1)
+    normalize = fixture.core.normalize
+    assert normalize(fixture.topic, bytearray(b"v"), None, {"h": b"x"}, 7, None) == (
+        b"v",
+        None,
+        (("h", b"x"),),
+        7,
+        1,
+    )
+    assert normalize(fixture.topic, None, b"k", None, None, 2) == (None, b"k", None, None, 2)
+    with pytest.raises(TypeError):
+        normalize(fixture.topic, "text", None, None, None, None)
+
+
+def test_a_record_too_large_in_a_run_fails_by_itself() -> None:
+    fixture = Fixture()
+    future = fixture.send_many([b"a", b"x" * 20_000, b"b"])
+    fixture.deliver()
+    with pytest.raises(RecordTooLargeError):
+        future.result()
+
+
+def test_no_room_for_a_piece() -> None:
+    fixture = Fixture(buffer_memory=2_048)
+    run = fixture.core.columns_of([b"x" * 100] * 50, None, None, None)
+    offers = [piece.offer() for piece in fixture.core.pieces(fixture.topic, run, None)]
+    assert offers[0] is not None
+    assert offers[-1] is None
+    piece = next(fixture.core.pieces(fixture.topic, run, None))
+    delivery, _, count = piece.failed(fixture.core.no_room())
+    assert isinstance(delivery.error, ThrottledError)
+    assert count
+    assert "max_block_ms=60000" in str(delivery.error)
+    assert "buffer_memory=2048" in str(delivery.error)
+
+
+def test_waking_schedules_the_sender() -> None:
+    fixture = Fixture(linger_ms=0)
+    fixture.send_many([b"a"])
+    assert fixture.core.accumulator.wake_needed
+    fixture.core.wake()
+    assert not fixture.core.accumulator.wake_needed
+    assert fixture.woken == 1
+
+
+def test_records_that_fail_before_they_are_queued() -> None:
+    core = Fixture().core
+    error = UnknownPartitionError("no")
+    assert core.failed("t", error).exception() is error
+    assert core.all_failed("t", 3, error).exception() is error
+    assert NO_PARTITION == -1
+
+
+@pytest.mark.parametrize(
+    ("partition", "error"),
+    [(-1, UnknownPartitionError), (1, UnknownPartitionError), ("0", TypeError), (True, TypeError)],
+)
+def test_partitions_are_checked(partition: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="partition"):
+        Fixture().topic.check_partition(partition)

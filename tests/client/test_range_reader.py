@@ -25,9 +25,9 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.records import FetchRequest, MetadataRequest
 from raftlog.types import TopicPartition
-from tests.client.test_compacted import compacted
 from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
+from tests.client.test_virtual import compacted
 from tests.client.world import FakeCluster, ignore
 from tests.storage.logs import NO_PRODUCER, batch_of
 

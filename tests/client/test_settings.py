@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
+from raftlog.client import profiles
+from raftlog.client.accumulator import BATCH_BYTES, Run
+from raftlog.client.records import (
+    checked_headers,
+    checked_timestamp,
+    column,
+    columns_of,
+    cut,
+    octets,
+)
 from raftlog.client.settings import (
     KAFKA_SEED,
     POSITIVE,
@@ -297,3 +308,301 @@ def test_what_a_partitioner_returns_is_checked(chosen: object) -> None:
 def test_a_good_choice_is_taken() -> None:
     assert [checked(number, 3, "t") for number in range(3)] == [0, 1, 2]
     assert checked(np.int64(2), 3, "t") == 2
+
+
+# -- profiles --------------------------------------------------------------------------------------
+#
+# Profiles: tables of one file, or a file each; what is rejected shows no password.
+
+
+ADMIN = """
+bootstrap = "a:1,b:2"
+security_protocol = "SASL_PLAINTEXT"
+sasl_username = "admin"
+sasl_password = "the secret"
+"""
+
+
+BEARER = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = profiles.config_file()
+    path.parent.mkdir()
+    return path
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def settings(**arguments: object) -> object:
+    names = ("request_timeout_ms", "bootstrap_timeout_ms", "metadata_max_age_ms")
+    values = dict.fromkeys(names, 1_000) | {"client_id": "c", "bootstrap": None}
+    return connection_settings({**values, "security": arguments})
+
+
+def test_a_profile_is_a_table_of_the_file_of_the_user(home: Path) -> None:
+    private(home, f"[one]{ADMIN}[two]\nbootstrap = 'c:3'\nssl_check_hostname = false\n")
+    assert profiles.load("one")["sasl_username"] == "admin"
+    assert profiles.load("two") == {"bootstrap": "c:3", "ssl_check_hostname": "false"}
+    with pytest.raises(InvalidRequestError, match=r"'three' is not in .*: one, two"):
+        profiles.load("three")
+
+
+def test_a_profile_is_a_file_with_paths_relative_to_it(tmp_path: Path) -> None:
+    path = private(tmp_path / "x.toml", "ssl_cafile = 'ca.pem'\nssl_keyfile = '/k'\n")
+    assert profiles.load(str(path)) == {
+        "ssl_cafile": str(tmp_path / "ca.pem"),
+        "ssl_keyfile": "/k",
+    }
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    values = {"bootstrap": "a:1", "sasl_password": 'quo"te\\ \u00e9'}
+    assert profiles.load(str(private(tmp_path / "x.toml", profiles.dump(values)))) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sasl_password = 'the secret", "is not TOML"),
+        ("passwort = 'the secret'", "'passwort' is not a key"),
+        ("sasl_password = 5", "sasl_password is a int"),
+        (ADMIN, "mode 0644"),
+    ],
+)
+def test_other_files_are_rejected(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    path.chmod(0o644 if "0644" in words else 0o600)
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        profiles.load(str(path))
+    assert "the secret" not in str(caught.value)
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        profiles.load(str(tmp_path / "none.toml"))
+
+
+def test_an_argument_comes_before_the_profile_and_that_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(private(tmp_path / "x.toml", ADMIN))
+    other = str(private(tmp_path / "y.toml", ADMIN.replace('"admin"', '"other"')))
+    for name in ("BOOTSTRAP", "SASL_USERNAME", "PROFILE"):
+        monkeypatch.delenv(f"RAFTLOG_{name}", raising=False)
+    found = Security({"profile": path, "sasl_username": "me"}).sasl_settings()
+    assert found is not None
+    assert (found.username, found.password, found.mechanism) == (
+        "me",
+        "the secret",
+        "SCRAM-SHA-512",
+    )
+    assert "the secret" not in repr(settings(profile=path))
+    assert "port=2" in repr(settings(profile=path))
+    monkeypatch.setenv("RAFTLOG_SASL_USERNAME", "env")
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP", "e:9")
+    assert "username='admin'" in repr(settings(profile=path))
+    assert "'a'" in repr(settings(profile=path))
+    monkeypatch.setenv("RAFTLOG_PROFILE", other)
+    assert "username='env'" in repr(settings())
+    assert "'e'" in repr(settings())
+    monkeypatch.delenv("RAFTLOG_SASL_USERNAME")
+    assert "username='other'" in repr(settings())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"security_protocol": "SASL_SSL"}, "requires sasl_username and sasl_password"),
+        ({"sasl_username": "a"}, "sasl_username requires security_protocol='SASL_SSL'"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}, "sends the password"),
+        ({"security_protocol": "SASL_SSL", "sasl_password": b"x"}, "sasl_password is a bytes"),
+        ({"sasl_token_auth": True}, "sasl_token_auth requires security_protocol"),
+        ({"security_protocol": "SASL_SSL", "sasl_oauthbearer_token_file": "f"}, "'OAUTHBEARER'"),
+        ({**BEARER}, "requires sasl_oauth_token_provider, sasl_oauthbearer_token_file or"),
+        (
+            {**BEARER, "sasl_oauthbearer_token_file": "f", "sasl_oauthbearer_token_command": "c"},
+            "exclude each other",
+        ),
+        ({**BEARER, "sasl_oauthbearer_token_command": "a 'b"}, "sasl_oauthbearer_token_command is"),
+        ({**BEARER, "sasl_oauthbearer_token_file": "f", "sasl_token_auth": True}, "SCRAM-SHA-256"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises((InvalidRequestError, TypeError), match=words):
+        Security(arguments).sasl_settings()  # type: ignore[arg-type]
+
+
+@pytest.mark.integration
+def test_a_profile_has_a_source_of_bearer_tokens(tmp_path: Path) -> None:
+    text = "security_protocol = 'SASL_SSL'\nsasl_mechanism = 'OAUTHBEARER'\n"
+    file = private(tmp_path / "file.toml", text + "sasl_oauthbearer_token_file = 'token'\n")
+    (tmp_path / "token").write_text("a.b.c\n")
+    found = Security({"profile": str(file)}).sasl_settings()
+    assert found is not None
+    assert found.token_provider is not None
+    assert found.token_provider.token() == "a.b.c"
+    command = private(tmp_path / "c.toml", text + "sasl_oauthbearer_token_command = 'echo x'\n")
+    found = Security({"profile": str(command)}).sasl_settings()
+    assert found is not None
+    assert found.token_provider is not None
+    assert found.token_provider.token() == "x"
+    command.chmod(0o646)
+    with pytest.raises(InvalidRequestError, match="contains a command and has the mode 0646"):
+        profiles.load(str(command))
+
+
+def test_a_profile_has_a_delegation_token(tmp_path: Path) -> None:
+    path = private(tmp_path / "x.toml", f"{ADMIN}sasl_token_auth = true\n")
+    found = Security({"profile": str(path)}).sasl_settings()
+    assert found is not None
+    assert found.is_token
+    own = Security({"profile": str(path), "sasl_token_auth": False}).sasl_settings()
+    assert own is not None
+    assert not own.is_token
+
+
+# -- records ---------------------------------------------------------------------------------------
+#
+# What users pass: taken, turned into bytes, or refused with a reason; long lists cut to fit.
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"a", b"a"),
+        (None, None),
+        (bytearray(b"a"), b"a"),
+        (memoryview(b"abc")[1:], b"bc"),
+    ],
+)
+def test_what_is_bytes_or_like_them_is_taken(value: Any, expected: bytes | None) -> None:
+    assert octets(value, "value") == expected
+
+
+@pytest.mark.parametrize(("value", "hint"), [("a", "encode"), (3, "bytes"), ([1], "bytes")])
+def test_what_is_not_is_refused_with_a_hint(value: Any, hint: str) -> None:
+    with pytest.raises(TypeError, match=hint) as caught:
+        octets(value, "key")
+    assert "key_serializer" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (None, None),
+        ([], None),
+        ([("a", b"1"), ("a", None)], (("a", b"1"), ("a", None))),
+        ({"a": b"1"}, (("a", b"1"),)),
+        ((("a", bytearray(b"1")),), (("a", b"1"),)),
+    ],
+)
+def test_headers_become_tuples(headers: Any, expected: object) -> None:
+    assert checked_headers(headers) == expected
+
+
+@pytest.mark.parametrize(
+    "headers", ["ab", [("a",)], [("a", "text")], [(b"a", b"1")], [3], 3, [("a", b"1", b"2")]]
+)
+def test_bad_headers_are_refused(headers: Any) -> None:
+    with pytest.raises(TypeError, match="header"):
+        checked_headers(headers)
+
+
+def test_timestamps_are_milliseconds() -> None:
+    assert checked_timestamp(0) == 0
+    with pytest.raises(TypeError, match="milliseconds"):
+        checked_timestamp(1.5)
+    with pytest.raises(TypeError):
+        checked_timestamp(True)
+    for wrong in (-1, limits.TIMESTAMP_MS_MAX + 1):
+        with pytest.raises(InvalidRequestError, match="milliseconds since 1970"):
+            checked_timestamp(wrong)
+
+
+def test_columns_are_taken_as_they_are_when_they_can_be() -> None:
+    values = [b"a", None]
+    assert column(values, None, "value")[0] is values
+    assert column(values, None, "value") == (values, True)
+    assert column((b"a",), None, "value") == ((b"a",), False)
+    assert column(iter([b"a"]), None, "value") == ([b"a"], False)  # type: ignore[arg-type]
+    assert column([bytearray(b"a"), None], None, "value") == ([b"a", None], True)
+    assert column([1, 2], lambda number: b"%d" % number, "value") == ([b"1", b"2"], False)
+    with pytest.raises(TypeError, match="value_serializer"):
+        column([b"a", "b"], None, "value")
+    for one in (b"ab", "ab", bytearray(b"ab")):
+        with pytest.raises(TypeError, match="a list, with one value"):
+            column(one, None, "value")
+
+
+def columns(values: list[Any], **more: Any) -> Run:
+    arguments: dict[str, Any] = {"keys": None, "headers": None, "timestamps_ms": 1, **more}
+    return columns_of(
+        values,
+        arguments["keys"],
+        arguments["headers"],
+        arguments["timestamps_ms"],
+        key_serializer=None,
+        value_serializer=None,
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [{"keys": [b"a"]}, {"headers": [None]}, {"timestamps_ms": [1]}, {"keys": []}]
+)
+def test_columns_have_one_entry_for_each_record(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="for 2 values"):
+        columns([b"1", b"2"], **more)
+
+
+def test_all_columns_together() -> None:
+    run = columns(
+        [b"1", None], keys=[None, b"k"], headers=[None, [("h", b"x")]], timestamps_ms=[3, 4]
+    )
+    assert run == Run([b"1", None], [None, b"k"], [None, (("h", b"x"),)], [3, 4], 0)
+    assert not columns([b"1"], keys=[b"k"]).has_nulls
+    assert columns([b"1", None]).has_nulls
+    assert columns([b"1"], keys=[None]).has_nulls
+    with pytest.raises(InvalidRequestError):
+        columns([b"1"], timestamps_ms=-5)
+
+
+OPTIONAL = st.none() | st.binary(max_size=40)
+
+
+@given(
+    st.lists(st.tuples(OPTIONAL, OPTIONAL, st.integers(0, 9)), min_size=1, max_size=60),
+    st.integers(1, 400),
+    st.sampled_from(["keyed", "keyless", "plain", "plain keyed"]),
+)
+def test_pieces_are_the_run_and_fit(
+    records: list[tuple[bytes | None, bytes | None, int]], bytes_max: int, kind: str
+) -> None:
+    run = columns(
+        [value or b"" if "plain" in kind else value for value, _, _ in records],
+        keys=[key or b"" if "plain" in kind else key for _, key, _ in records]
+        if "keyed" in kind
+        else None,
+        timestamps_ms=[stamp for _, _, stamp in records],
+    )
+    assert not run.has_nulls or "plain" not in kind
+    pieces = list(cut(run, bytes_max))
+    assert [value for piece in pieces for value in piece.values] == list(run.values)
+    assert [s for piece in pieces for s in piece.timestamps_ms] == run.timestamps_ms  # type: ignore[union-attr]
+    for piece in pieces:
+        body = piece.encode(Codec.NONE, None)
+        assert body.size_bytes <= BATCH_BYTES + piece.size_bytes
+        assert piece.size_bytes <= bytes_max or len(piece.values) == 1
+
+
+def test_a_run_that_fits_is_one_piece() -> None:
+    run = Run([b"x" * 100] * 1_000, None, None, 0, 0, has_nulls=False)
+    (piece,) = cut(run, 112_000)
+    assert piece.values is run.values
+    assert len(list(cut(run, 111_999))) == 2
+    assert [len(piece.values) for piece in cut(run, 11_200)] == [100] * 10

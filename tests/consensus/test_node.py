@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raftlog.consensus import (
     Applied,
@@ -14,7 +20,10 @@ from raftlog.consensus import (
     Outcome,
     hosted_group,
     node,
+    transport,
 )
+from raftlog.consensus.hosted_group import HostedGroup
+from raftlog.consensus.transport import COMMAND, Envelope, decode
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.testing.disk import Fault
 from tests.consensus.harness import GROUP, Broker, ListMachine, Network, kinds
@@ -479,3 +488,430 @@ def test_no_power_cut_makes_a_journal_shorter_than_was_told_of_it() -> None:
         other.restart(power_cut=True)
         assert other.journal.opened_sequence >= max(told) > 0
         network.connect_all()
+
+
+# -- node bad input --------------------------------------------------------------------------------
+#
+# Envelopes that are late, double, of another session, or of no sense at all.
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def test_envelopes_of_a_session_that_ended_are_dropped() -> None:
+    network = opened()
+    leader = network.leader()
+    follower = followers(network)[0]
+    network.run(1)
+    leader.propose(b"x")
+    (late,) = network.queues[leader.id, follower.id]
+    network.connect(leader.id, follower.id)
+    network.run(1)
+    before = follower.node.refused_messages
+    follower.node.receive(leader.id, late, network.now)
+    assert follower.node.refused_messages > before
+
+
+def test_a_duplicate_envelope_counts_once() -> None:
+    network = opened()
+    follower = followers(network)[0]
+    leader = network.leader()
+    follower.propose(b"once")
+    (ask,) = network.queues[follower.id, leader.id]
+    network.queues[follower.id, leader.id].append(ask)
+    network.run(1)
+    assert leader.commands() == [b"once"]
+
+
+def test_a_peer_whose_disk_was_set_back_is_not_listened_to() -> None:
+    network = opened()
+    network.run(1)
+    peer = network[2]
+    network.cut(1, 2)
+    network[1].node.peer_up(2, peer.directory_id, peer.journal.boot - 1, network.now)
+    data = transport.encode(Envelope(peer.journal.boot - 1, 9, 1, peer.directory_id, 0, []))
+    network[1].node.receive(2, data, network.now)
+    assert not network[1].node._links[2].is_up
+    assert network[1].node.refused_messages == 1
+
+
+def test_a_broker_that_claims_our_own_id_is_no_peer() -> None:
+    network = opened(1)
+    network[1].node.peer_up(1, "other", 1, network.now)
+    assert network[1].node._links == {}
+
+
+def test_messages_of_groups_that_are_not_open_are_ignored() -> None:
+    network = Network()
+    network[1].open(GROUP)
+    network[2].open(GROUP)
+    network.leader()
+    network.agree(b"x")
+    assert network[3].node.refused_messages == 0
+    network[3].open(GROUP)
+    network.run(3)
+    assert network[3].commands() == [b"x"]
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def still_works(network: Network) -> None:
+    """A majority agrees, and after a new link so does the broker that was hurt."""
+    for a, b in network.pairs():
+        network.cut(a, b)
+    network.connect_all()
+    network.agree(b"after")
+    network.run(3)
+    assert network[1].commands()[0] == b"before"
+    assert len({tuple(broker.commands()) for broker in network.brokers.values()}) == 1
+
+
+@given(st.lists(st.binary(max_size=60), max_size=10))
+def test_arbitrary_bytes_harm_nothing(parts: list[bytes]) -> None:
+    network = opened()
+    network.agree(b"before")
+    for data in parts:
+        for peer in (2, 77, -1):
+            network[1].node.receive(peer, data, network.now)
+        network[1].sync()
+    assert network[1].node.refused_messages == 3 * len(parts)
+    still_works(network)
+
+
+NUMBERS = st.integers(0, 6) | st.sampled_from([1 << 20, 1 << 40, (1 << 62) - 1])
+VOTERS = st.dictionaries(st.integers(0, 3), st.sampled_from(["disk-1", "disk-2", ""]), min_size=1)
+ENTRIES = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([b"\x01", bytes([COMMAND]), b"\x11x"])).map(list),
+    max_size=4,
+).map(sorted)
+FIELDS: dict[int, st.SearchStrategy[list[Any]]] = {
+    transport.HELLO: st.tuples(st.booleans()).map(list),
+    transport.OFFER: st.tuples(
+        VOTERS.map(lambda voters: [[*pair] for pair in voters.items()]),
+        st.binary(max_size=5) | st.just(ListMachine().snapshot()),
+    ).map(list),
+    transport.PRE_VOTE: st.lists(NUMBERS, min_size=3, max_size=3),
+    transport.PRE_VOTE_ANSWER: st.tuples(NUMBERS, st.booleans()).map(list),
+    transport.VOTE: st.lists(NUMBERS, min_size=2, max_size=2),
+    transport.VOTE_ANSWER: st.tuples(st.booleans()).map(list),
+    transport.APPEND: st.tuples(NUMBERS, NUMBERS, NUMBERS, ENTRIES).map(list),
+    transport.APPEND_ANSWER: st.tuples(st.booleans(), NUMBERS, NUMBERS).map(list),
+    transport.PROPOSE: st.tuples(NUMBERS, st.just(bytes([COMMAND]) + b"asked")).map(list),
+    transport.PROPOSED: st.lists(NUMBERS, min_size=2, max_size=2),
+    transport.REFUSED: st.lists(NUMBERS, min_size=1, max_size=1),
+}
+MESSAGES = st.sampled_from(sorted(FIELDS)).flatmap(
+    lambda kind: st.builds(
+        lambda group, generation, term, fields: [group, generation, term, kind, *fields],
+        st.sampled_from([GROUP, GROUP, "other"]),
+        st.sampled_from([0, 0, 0, 1, 1 << 61]),
+        NUMBERS,
+        FIELDS[kind],
+    )
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.lists(MESSAGES, max_size=8)), max_size=10))
+def test_whatever_a_peer_says_nothing_is_raised_and_nothing_committed_is_lost(
+    parts: list[tuple[int, list[Any]]],
+) -> None:
+    network = opened()
+    network.agree(b"before")
+    network.run(2)
+    for sequence, messages in parts:
+        assert all(transport.is_message(message) for message in messages)
+        data = transport.encode(Envelope(1, 1, sequence + 100, "disk-2", 0, messages))
+        network[1].node.receive(2, data, network.now)
+        network[1].sync()
+    if network[1].status().generation == 0:  # an offer of another is adopted, as it should be
+        still_works(network)
+
+
+# -- node roles ------------------------------------------------------------------------------------
+#
+# Who leads a group, and how soon, in small clusters in virtual time.
+
+
+# -- who leads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_new_group_has_a_leader_soon(count: int) -> None:
+    network = opened(count)
+    network.leader(seconds=0.0 if count == 1 else 1.0)
+
+
+def test_a_leader_whose_broker_died_is_replaced_soon() -> None:
+    network = opened()
+    leader = network.leader()
+    network.run(5)
+    network.cut_all(leader.id)
+    network.run(0.5)
+    assert sum(follower.is_leader() for follower in network.brokers.values()) == 1
+    assert not leader.is_leader()
+
+
+def test_a_silent_leader_is_replaced_within_twice_the_election_timeout() -> None:
+    network = opened()
+    leader = network.leader()
+    network.run(5)
+    rest = followers(network)
+    for follower in rest:  # links stand, but nothing of the leader's passes
+        network.up.discard((leader.id, follower.id))
+        network.up.discard((follower.id, leader.id))
+    network.run(6.5)
+    assert sum(follower.is_leader() for follower in rest) == 1
+    assert not leader.is_leader()
+
+
+def test_a_broker_that_comes_back_costs_no_election() -> None:
+    network = opened()
+    leader = network.leader()
+    term = leader.status().term
+    for follower in followers(network):
+        network.cut_all(follower.id)
+        network.run(30)
+        network.connect_all()
+        network.run(3)
+        assert (leader.status().role, leader.status().term) == ("leader", term)
+
+
+def test_a_leader_linked_to_a_majority_stays_though_one_follower_is_not_linked_to_it() -> None:
+    network = opened()
+    leader = network.leader()
+    one, other = followers(network)
+    term = leader.status().term
+    network.cut(leader.id, one.id)
+    network.run(30)
+    assert (leader.status().role, leader.status().term) == ("leader", term)
+    assert network.agree(b"x", via=other.id) == Applied(1)
+
+
+def test_whoever_reaches_a_majority_leads_in_the_end() -> None:
+    network = opened(5)
+    leader = network.leader()
+    hub = followers(network)[0]
+    for a, b in network.pairs():
+        if hub.id not in (a, b):
+            network.cut(a, b)
+    network.run(10)
+    assert hub.is_leader()
+    assert not leader.is_leader()
+    network.agree(b"x", via=hub.id)
+
+
+def test_a_leader_without_a_majority_agrees_to_nothing() -> None:
+    network = opened(5)
+    leader = network.leader()
+    rest = followers(network)
+    network.split([leader.id, rest[0].id], [each.id for each in rest[1:]])
+    outcomes = leader.propose(b"lost")
+    network.run(1)
+    network.agree(b"kept", via=rest[1].id)
+    network.connect_all()
+    network.run(3)
+    assert kinds(outcomes) == ["NotProposed"]
+    assert all(broker.commands() == [b"kept"] for broker in network.brokers.values())
+
+
+def test_all_that_was_agreed_outlives_a_power_cut_of_all() -> None:
+    network = opened()
+    for number in range(20):
+        network.agree(b"%d" % number)
+    for broker in network.brokers.values():
+        broker.restart(power_cut=True)
+    network.connect_all()
+    network.leader()
+    network.run(2)
+    for broker in network.brokers.values():
+        assert broker.commands() == [b"%d" % number for number in range(20)]
+
+
+def test_users_are_told_of_roles_leaders_and_generations() -> None:
+    network = opened()
+    network.leader()
+    network.run(2)
+    for broker in network.brokers.values():
+        assert set(broker.news) == {GROUP}
+        broker.news.clear()
+    network.run(10)
+    assert all(broker.news == [] for broker in network.brokers.values()), "only of changes"
+    network.leader().seal(network.voters())
+    network.run(1)
+    assert all(broker.news for broker in network.brokers.values())
+
+
+# -- the same in every process ---------------------------------------------------------------------
+
+SCRIPT = """
+import hashlib
+from tests.consensus.harness import Network
+network = Network(5)
+digest = hashlib.sha256()
+send = network.send
+def record(*envelope):
+    digest.update(repr(envelope).encode())
+    send(*envelope)
+network.send = record
+for number in range(5):
+    network.open(f"t/{number}")
+network.run(2)
+for number in range(5):
+    network.agree(b"x", f"t/{number}")
+network.cut_all(network.leader("t/0").id)
+network.run(5)
+network.leader("t/1").seal(network.voters(), "t/1")
+network.connect_all()
+network.run(5)
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.integration
+def test_hash_order_does_not_matter() -> None:
+    outputs = set()
+    for hash_seed in ("0", "1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+# -- node turns ------------------------------------------------------------------------------------
+#
+# Many groups have work at once: each call processes some of them, and one sync serves them all.
+
+
+GROUPS = [f"topic/{number}" for number in range(40)]
+SHORT = ConsensusSettings(groups_per_turn=4)
+
+
+def node_turns_opened(count: int, settings: ConsensusSettings) -> Network:
+    network = Network(count, settings=settings)
+    for group in GROUPS:
+        network.open(group)
+    for group in GROUPS:
+        network.leader(group)
+    return network
+
+
+def do(broker: Broker, act: Callable[[], object]) -> int:
+    """Let a broker's node do all work that follows from a call; return the number of syncs."""
+    node, syncs = broker.node, 0
+    act()
+    while (task := node.begin_sync()) is not None or node.is_busy:
+        if task is None:
+            node.tick(broker.network.now)
+        else:
+            task.run()
+            node.complete_sync(task, broker.network.now)
+            syncs += 1
+    return syncs
+
+
+@pytest.fixture
+def processed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the groups of all brokers do, in order."""
+    done: list[str] = []
+    for name in ("step", "speak", "peer_down", "receive"):
+        real = getattr(HostedGroup, name)
+
+        def noted(self: HostedGroup, *args: Any, name: str = name, real: Any = real) -> Any:
+            done.append(f"{name} {self.group_id}")
+            return real(self, *args)
+
+        monkeypatch.setattr(HostedGroup, name, noted)
+    return done
+
+
+def test_a_call_processes_some_groups_and_the_next_ones_the_others(processed: list[str]) -> None:
+    network = node_turns_opened(3, SHORT)
+    node = network[1].node
+    processed.clear()
+    calls = 0
+    node.peer_down(2, network.now)
+    while node.is_busy:
+        assert node.next_tick(network.now) == network.now
+        assert len(processed) <= SHORT.groups_per_turn * (calls + 1)
+        node.tick(network.now)
+        calls += 1
+    assert calls >= 2 * len(GROUPS) // SHORT.groups_per_turn
+    assert {f"peer_down {group}" for group in GROUPS} <= set(processed)
+
+
+def test_messages_of_one_envelope_are_processed_in_turns(processed: list[str]) -> None:
+    network = node_turns_opened(2, SHORT)
+    leader = network.leader(GROUPS[0])
+    (follower,) = (each for each in network.brokers.values() if each is not leader)
+    led = [group for group in GROUPS if leader.is_leader(group)]
+    assert len(led) > 2 * SHORT.groups_per_turn
+    sent: list[bytes] = []
+    network.send = lambda _sender, _peer, data: sent.append(data)  # type: ignore[method-assign]
+    for group in led:
+        leader.node.propose(group, b"command", lambda _outcome: None, network.now)
+    do(leader, lambda: None)
+    processed.clear()
+    follower.node.receive(leader.id, max(sent, key=len), network.now)
+    assert len(processed) <= SHORT.groups_per_turn
+    do(follower, lambda: None)
+    assert {f"receive {group}" for group in led} <= set(processed)
+
+
+def test_the_groups_of_many_turns_share_a_sync() -> None:
+    """A sync of a slow disk takes longer than a turn."""
+    network = Network(1, settings=SHORT)
+    broker = network[1]
+    broker.is_held = True  # syncs are those of ``do``
+    node = broker.node
+    for group in GROUPS:
+        node.open_group(group, ListMachine(), voters=network.voters(), base=b"", now=network.now)
+    syncs = do(broker, lambda: None)
+    network.now += 60  # all elections are due
+    syncs += do(broker, lambda: node.tick(network.now))
+    assert syncs <= 3
+    assert all(node.leads(group) for group in GROUPS)
+
+
+def test_calls_between_two_turns_wait_in_order(processed: list[str]) -> None:
+    network = node_turns_opened(1, SHORT)
+    node, outcomes = network[1].node, []
+    network.now += 1
+    node.peer_up(2, "disk-2", 1, network.now)
+    assert node.is_busy
+    node.propose(GROUPS[0], b"while it is busy", outcomes.append, network.now)
+    processed.clear()
+    assert not outcomes
+    do(network[1], lambda: None)
+    assert network[1].commands(GROUPS[0]) == [b"while it is busy"]
+    assert len(outcomes) == 1
+
+
+def test_groups_may_be_closed_and_opened_between_two_turns() -> None:
+    network = node_turns_opened(3, SHORT)
+    broker = network[1]
+    broker.node.peer_down(2, network.now)
+    assert broker.node.is_busy
+    for group in GROUPS:
+        broker.node.close_group(group, forget=False)
+        broker.open(group)
+    network.connect(1, 2)
+    for group in GROUPS:
+        network.agree(b"x", group)
+
+
+def test_beats_do_not_wait_for_the_work_of_all_groups() -> None:
+    """Else a broker that needs seconds for its groups is taken for silent, and elections follow."""
+    network = node_turns_opened(3, SHORT)
+    broker = network[1]
+    broker.node.peer_down(2, network.now)
+    assert broker.node.is_busy
+    sent: list[Envelope] = []
+    network.send = lambda _sender, _peer, data: sent.append(decode(data))  # type: ignore[method-assign]
+    network.now += SHORT.heartbeat_ms / 1_000
+    broker.node.tick(network.now)
+    assert broker.node.is_busy
+    assert [envelope.messages for envelope in sent] == [[]], "to broker 3"

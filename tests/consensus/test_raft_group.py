@@ -27,7 +27,15 @@ from raftlog.consensus.raft_group import (
     PeerNode,
     Timing,
 )
-from raftlog.consensus.settings import NUMBER_MAX, TERM_JUMP_MAX, WINDOW_ENTRIES, ConsensusSettings
+from raftlog.consensus.settings import (
+    NUMBER_MAX,
+    TERM_JUMP_MAX,
+    WINDOW_ENTRIES,
+    CommandFailed,
+    ConsensusSettings,
+)
+from raftlog.consensus.transport import APPEND, PRE_VOTE, SEAL, decode
+from tests.consensus.harness import GROUP, Broker, Network
 from tests.consensus.voter import US, Voter, command
 
 # -- elections -------------------------------------------------------------------------------------
@@ -464,3 +472,360 @@ def test_heartbeats_of_many_groups_coincide_and_never_stand_still() -> None:
         due = quick.next_heartbeat(now)
         assert now < due <= now + 0.051
         now = due
+
+
+# -- idle groups -----------------------------------------------------------------------------------
+#
+# Groups without news: few heartbeats, and still a new leader soon when one is needed.
+
+
+IDLE_S = 60.0
+OTHER = "topic/1"
+
+
+class Listening(Network):
+    """Keeps what is sent of ``GROUP``; brokers of ``without_beats`` are of an earlier release."""
+
+    without_beats: frozenset[int] = frozenset()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.said: list[tuple[float, int, list[Any]]] = []
+        super().__init__(*args, **options)
+
+    def send(self, sender: int, receiver: int, data: bytes) -> None:
+        messages = decode(data).messages
+        if sender in self.without_beats and not messages:
+            return
+        self.said += [(self.now, sender, each) for each in messages if each[0] == GROUP]
+        super().send(sender, receiver, data)
+
+    def appends_in(self, seconds: float) -> int:
+        self.said.clear()
+        self.run(seconds)
+        return sum(message[3] == APPEND for _at, _sender, message in self.said)
+
+
+def idle(**options: Any) -> tuple[Network, Broker, list[Broker]]:
+    """A group that has been without news for some time: network, leader, followers."""
+    network = Listening(**options)
+    network.open()
+    network.agree(b"first")
+    network.run(IDLE_S)
+    leader = network.leader()
+    return network, leader, [each for each in network.brokers.values() if each is not leader]
+
+
+def terms(network: Network) -> set[int]:
+    return {broker.status().term for broker in network.brokers.values()}
+
+
+def successor(network: Network, leader: Broker, seconds: float) -> float:
+    """Seconds until another broker leads."""
+    began = network.now
+    rest = [each for each in network.brokers.values() if each is not leader]
+    network.run(seconds, until=lambda: any(each.is_leader() for each in rest))
+    return network.now - began
+
+
+def test_an_idle_group_sends_few_heartbeats_and_keeps_its_leader() -> None:
+    network, leader, followers = idle()
+    assert isinstance(network, Listening)
+    term = terms(network)
+    appends = network.appends_in(160)
+    assert 2 * 10 <= appends <= 2 * 20, "one in 8 to 16 s for each follower"
+    assert terms(network) == term
+    assert leader.is_leader()
+    assert not any(message[3] == PRE_VOTE for _at, _sender, message in network.said)
+    assert all(broker.commands() == [b"first"] for broker in (leader, *followers))
+
+
+def test_many_idle_groups_do_not_send_at_once() -> None:
+    network = Network()
+    for number in range(40):
+        network.open(f"t/{number}")
+    network.run(IDLE_S)
+    sent = network.sent
+    network.run(60)
+    beats = 60 * 3 * 2
+    assert beats - 6 <= network.sent - sent <= beats + 40 * 2 * 2 * 60 / 8
+
+
+def test_news_of_an_idle_group_reach_all_brokers_at_once() -> None:
+    network, _leader, followers = idle()
+    assert isinstance(network, Listening)
+    network.agree(b"second", via=followers[0].id)
+    network.run(0.1)
+    assert all(each.commands() == [b"first", b"second"] for each in network.brokers.values())
+    assert network.appends_in(2) >= 2 * 2, "heartbeats at the usual interval until it is idle again"
+    network.run(IDLE_S)
+    assert network.appends_in(32) <= 2 * 4
+
+
+def test_the_leader_of_an_idle_group_dies() -> None:
+    network, leader, _followers = idle()
+    network.cut_all(leader.id)
+    assert successor(network, leader, 20) <= 0.5
+
+
+def test_the_leader_of_an_idle_group_restarts() -> None:
+    network, leader, _followers = idle()
+    leader.restart()
+    network.connect_all()
+    network.leader(seconds=1.0)
+
+
+def test_the_disk_of_a_leader_of_an_idle_group_hangs() -> None:
+    network, leader, _followers = idle()
+    network.open(OTHER)
+    network.run(5)
+    leader.hold_disk()
+    leader.propose(b"waits for the disk", OTHER)
+    leader.node.peer_up(9, "disk-9", 1, network.now)  # whatever is journaled
+    leader.sync()
+    assert successor(network, leader, 20) <= 6.5
+    assert leader.is_leader(), "it cannot learn of it yet"
+    leader.free_disk()
+    network.leader(seconds=5.0)
+    assert not leader.is_leader()
+
+
+def test_a_leader_of_an_idle_group_that_nobody_answers_steps_down() -> None:
+    network, leader, followers = idle()
+    for follower in followers:
+        network.up.discard((follower.id, leader.id))  # its messages are lost, the link stands
+    network.run(10, until=lambda: not leader.is_leader())
+
+
+def test_a_leader_of_an_idle_group_steps_down_and_asks_for_votes() -> None:
+    network, leader, _followers = idle()
+    host = leader.node._groups[GROUP]
+    assert host.raft is not None
+    host.raft._step_down(network.now)
+    leader.node._touch(host)
+    leader.node.tick(network.now)
+    leader.sync()
+    network.leader(seconds=3.0)
+
+
+def test_followers_do_not_wait_forever_for_an_idle_leader() -> None:
+    network, leader, _followers = idle()
+    leader.node.close_group(GROUP, forget=False)  # its beats go on
+    began, rest = network.now, [each for each in network.brokers.values() if each is not leader]
+    network.run(120, until=lambda: any(each.is_leader() for each in rest))
+    assert network.now - began <= 3 * 16 + 16 + 5
+
+
+def test_heartbeats_continue_for_brokers_of_an_earlier_release() -> None:
+    network = Listening()
+    network.open()
+    leader = network.leader()
+    network.without_beats = frozenset({leader.id % 3 + 1})
+    for other in network.brokers:
+        network.cut(*sorted((other, leader.id % 3 + 1)))
+    network.connect_all()
+    network.run(IDLE_S)
+    term = terms(network)
+    assert network.appends_in(20) >= 2 * 19
+    assert terms(network) == term
+
+
+# -- raft group appends ----------------------------------------------------------------------------
+#
+# Appends and what is applied, by the messages of one voter.
+
+
+# -- appends: the follower -------------------------------------------------------------------------
+
+
+def test_a_follower_takes_entries_and_applies_what_is_committed() -> None:
+    voter = Voter()
+    answer = voter.answer_to(
+        2, 1, transport.APPEND, 1, 0, 2, [[1, b"\x01"], [1, command("a")], [1, command("b")]]
+    )
+    assert answer == [1, transport.APPEND_ANSWER, True, 1, 4]
+    assert voter.group.commit_index == 2
+    assert voter.hear(2, 1, transport.APPEND, 4, 1, 3, [])
+    voter.step()
+    assert voter.applied == [b"a"]
+
+
+def test_no_more_is_committed_than_this_append_has_matched() -> None:
+    voter = Voter(terms=(1, 1, 1))  # hazard 1
+    voter.hear(2, 2, transport.APPEND, 2, 1, 99, [])
+    assert voter.group.commit_index == 2
+
+
+def test_a_follower_says_where_to_try_next() -> None:
+    voter = Voter(terms=(1, 2, 2))
+    assert voter.answer_to(2, 3, transport.APPEND, 9, 3, 1, [])[2:] == [False, 9, 5]
+    assert voter.answer_to(2, 3, transport.APPEND, 4, 3, 1, [])[2:] == [False, 4, 3]
+    assert voter.answer_to(2, 3, transport.APPEND, 2, 1, 1, [])[2:] == [True, 2, 2]
+
+
+def test_an_append_of_an_older_term_is_told_the_newer_and_changes_nothing() -> None:
+    voter = Voter(terms=(4,))
+    answer = voter.answer_to(2, 3, transport.APPEND, 1, 0, 2, [[3, command("x")]])
+    assert answer[:3] == [4, transport.APPEND_ANSWER, False]
+    assert (voter.group.leader, voter.group.entries) == (None, 2)
+
+
+def test_an_append_that_contradicts_what_is_committed_is_refused() -> None:
+    voter = Voter()
+    voter.hear(2, 1, transport.APPEND, 1, 0, 2, [[1, command("a")]])
+    assert not voter.hear(3, 2, transport.APPEND, 1, 0, 2, [[2, command("b")]])
+    voter.step()
+    assert voter.applied == [b"a"]
+
+
+# -- appends: the leader ---------------------------------------------------------------------------
+
+
+def test_an_entry_is_committed_once_a_majority_has_it() -> None:
+    voter = Voter(5)
+    voter.become_leader()
+    results: list[object] = []
+    index = voter.group.append(command("x"), voter.now, results.append)
+    assert set(voter.said()) == {2, 3, 4, 5}, "at once, to all"
+    voter.acknowledge(2, 2)
+    voter.step()
+    assert voter.group.commit_index == 1
+    voter.acknowledge(3)
+    voter.step()
+    assert voter.group.commit_index == index
+    assert (voter.applied, results) == ([b"x"], [None])
+    assert voter.said()[4] == [[1, transport.APPEND, index, 1, index, []]], "followers are told"
+
+
+def test_an_answer_of_another_term_counts_for_nothing() -> None:
+    voter = Voter(terms=(1, 1))  # hazard 3
+    voter.become_leader()
+    assert voter.group.term == 2
+    voter.hear(2, 1, transport.APPEND_ANSWER, True, 3, 4)
+    voter.hear(3, 1, transport.APPEND_ANSWER, True, 3, 4)
+    voter.step()
+    assert voter.group.commit_index == 1
+
+
+def test_entries_of_older_terms_are_committed_only_by_one_of_this_term() -> None:
+    voter = Voter(terms=(1, 1))  # Raft, figure 8
+    voter.become_leader()
+    voter.acknowledge(2, index=3)
+    voter.step()
+    assert voter.group.commit_index == 1
+    voter.acknowledge(2)
+    voter.step()
+    assert voter.group.commit_index == 4
+
+
+@pytest.mark.parametrize(
+    "fields", [(True, 1, 3), (True, 3, 2), (True, 1, NUMBER_MAX), (False, 9, 1)]
+)
+def test_an_answer_about_entries_that_there_are_not_is_refused(fields: tuple[Any]) -> None:
+    voter = Voter()
+    voter.become_leader()
+    assert not voter.hear(2, 1, transport.APPEND_ANSWER, *fields)
+    voter.step()
+    assert voter.group.commit_index == 1
+
+
+def test_a_lagging_follower_is_found_in_one_step_for_each_term() -> None:
+    voter = Voter(terms=(1, 1, 1, 5, 5))
+    voter.become_leader()
+    assert voter.hear(2, 6, transport.APPEND_ANSWER, False, 6, 3)
+    assert voter.said()[2] == [
+        [6, transport.APPEND, 2, 1, 1, [
+            [1, command("old 3")], [1, command("old 4")], [5, command("old 5")],
+            [5, command("old 6")], [6, b"\x01"],
+        ]]
+    ]  # fmt: skip
+
+
+def test_a_heartbeat_is_one_append_and_comes_when_it_is_due() -> None:
+    voter = Voter()
+    voter.become_leader()
+    voter.acknowledge(2, 3)
+    voter.step()
+    voter.said()
+    due = voter.group.due()
+    assert 0.9 <= due - voter.now <= 1.0
+    voter.step(due - voter.now)
+    expected = [[1, transport.APPEND, 2, 1, 2, []]]
+    assert voter.said() == {2: expected, 3: expected}
+
+
+def test_a_new_link_starts_with_what_the_follower_is_known_to_have() -> None:
+    voter = Voter()
+    voter.become_leader()
+    voter.acknowledge(2, 3)
+    voter.group.append(command("x"), voter.now)
+    voter.said()
+    voter.unlink(2)
+    voter.link(2)
+    assert voter.said() == {2: [[1, transport.APPEND, 2, 1, 1, [[1, command("x")]]]]}
+    voter.step(1)
+    assert voter.said()[2] == [[1, transport.APPEND, 2, 1, 2, [[1, command("x")]]]], "once more"
+
+
+# -- applying --------------------------------------------------------------------------------------
+
+
+def test_nothing_after_a_seal_counts() -> None:
+    voter = Voter(1)
+    voter.step()
+    results: list[object] = []
+    voter.group.append(command("a"), voter.now, results.append)
+    voter.group.append(transport.encode_seal({7: "new"}), voter.now, results.append)
+    assert not voter.group.accepts
+    voter.group.append(command("b"), voter.now, results.append)
+    voter.group.append(transport.encode_seal({8: "other"}), voter.now, results.append)
+    voter.step()
+    assert voter.applied == [b"a"]
+    assert results == [None, None, VOID, VOID]
+    assert voter.group.seal == {7: "new"}
+
+
+@pytest.mark.parametrize("entry", [b"\x03what", bytes([SEAL]) + b"\xc1", b"\x00"])
+def test_an_entry_of_no_known_kind_is_void(entry: bytes) -> None:
+    voter = Voter(1)
+    voter.step()
+    results: list[object] = []
+    voter.group.append(entry, voter.now, results.append)
+    voter.step()
+    assert results == [VOID]
+    assert voter.group.seal is None
+
+
+def test_a_machine_that_raises_gives_a_result() -> None:
+    voter = Voter(1)
+    voter.group._apply = lambda command: 1 // 0
+    voter.step()
+    results: list[object] = []
+    voter.group.append(command("x"), voter.now, results.append)
+    voter.step()
+    assert isinstance(results[0], CommandFailed)
+    assert voter.group.applied_index == 3
+
+
+def test_an_entry_in_whose_place_another_was_committed_is_void() -> None:
+    voter = Voter()
+    voter.become_leader()
+    results: list[object] = []
+    index = voter.group.append(command("lost"), voter.now, results.append)
+    voter.hear(2, 2, transport.APPEND, index - 1, 1, index, [[2, command("other")]])
+    voter.step()
+    assert (results, voter.applied) == ([VOID], [b"other"])
+
+
+def test_the_log_can_be_applied_whole_when_its_majority_is_gone() -> None:
+    voter = Voter(terms=(1, 1))
+    voter.group.apply_all(voter.now)
+    assert voter.applied == [b"old 2", b"old 3"]
+
+
+def test_a_term_or_a_vote_is_never_taken_back() -> None:
+    voter = Voter()
+    voter.hear(2, 5, transport.VOTE, 0, 1)
+    with pytest.raises(AssertionError):
+        voter.group._SyncObj__setCurrentTerm(5, 3)
+    with pytest.raises(AssertionError):
+        voter.group._SyncObj__setCurrentTerm(4, None)

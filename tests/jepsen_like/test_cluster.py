@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, NewTopic
+from raftlog.client import profiles
 from raftlog.config import Address, BrokerConfig
-from raftlog.errors import BrokerUnavailableError
+from raftlog.errors import AuthenticationError, BrokerUnavailableError
 from raftlog.testing import BrokerProcess, wait_until
 from raftlog.testing.cluster import answers, free_port
-from raftlog.types import TopicPartition
+from raftlog.types import Offset, TopicPartition
 from raftlog_jepsen import cluster
 from raftlog_jepsen.cluster import (
     SETTINGS,
@@ -31,8 +33,10 @@ from raftlog_jepsen.cluster import (
     state_of,
 )
 from raftlog_jepsen.control import namespaces
+from raftlog_jepsen.kafka_clients import KafkaConsumer, KafkaProducer
 from raftlog_jepsen.nemesis.base import FaultBudget
 from raftlog_jepsen.plan import Shape, TopicShape
+from raftlog_jepsen.secured import RULES
 
 pytestmark = pytest.mark.integration
 
@@ -383,3 +387,57 @@ def test_ends_in_words() -> None:
     assert how_it_ended(3) == "status 3"
     assert how_it_ended(None) == "no end"
     assert str(Exit(1, -11, "oops", False, 0)) == "broker 1 ended unexpectedly with signal 11: oops"
+
+
+# -- secured ---------------------------------------------------------------------------------------
+#
+# A run against a secured cluster: clients authenticate, and their rules are what permits them.
+
+
+PARTITION = TopicPartition("t", 0)
+
+
+def test_clients_need_the_profile_and_its_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ClusterUnderTest(shape_of(1), Needs(), tmp_path, secure=True)
+    try:
+        made.start()
+        assert made.secured is not None
+        path = Path(made.secured.environment[profiles.VARIABLE])
+        tls = {"security_protocol": "SSL", "ssl_cafile": profiles.load(str(path))["ssl_cafile"]}
+        with Admin(made.bootstrap, **tls) as admin, pytest.raises(AuthenticationError):
+            admin.list_topics()
+        for name, value in made.secured.environment.items():
+            monkeypatch.setenv(name, value)
+        with Admin(made.bootstrap) as admin:
+            assert {*RULES} <= {*admin.describe_acls()}
+            admin.create_topics([NewTopic("t", 1)])
+        assert asyncio.run(_ends(made.bootstrap)) == {PARTITION: 1}
+        assert made.wait_quiet(PATIENCE_S) == []
+        assert os.stat(path).st_mode & 0o077 == 0
+        made.start_broker(1)
+    finally:
+        made.close()
+
+
+async def _ends(bootstrap: str) -> dict[TopicPartition, Offset]:
+    """Write a record with Kafka's protocol. Returns the ends of the partition."""
+    producer = KafkaProducer(
+        bootstrap,
+        acks=-1,
+        idempotent=True,
+        compression="none",
+        linger_ms=0,
+        request_timeout_ms=10_000,
+        delivery_timeout_ms=20_000,
+        metadata_max_age_ms=3_000,
+        client_id="p",
+    )
+    await (await producer.send("t", b"0", partition=0))
+    await producer.close(timeout=0)
+    reader = KafkaConsumer(bootstrap, request_timeout_ms=10_000, metadata_max_age_ms=3_000)
+    try:
+        return await reader.end_offsets([PARTITION])
+    finally:
+        await reader.close()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raftlog import errors as own
 from raftlog import limits
 from raftlog.kafka import api as apis
-from raftlog.kafka import codec
+from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import (
     READ_ERRORS,
@@ -26,9 +27,14 @@ from raftlog.kafka.codec import (
     read_client_id,
     response,
 )
+from raftlog.kafka.errors import Place, code_of
 from raftlog.protocol.connection import encode_request
 from raftlog.protocol.security import ApiVersionsRequest
 from raftlog.testing.kafka_wire import encoded, request
+from tests.kafka.fuzz import codes_of
+from tests.kafka.requests import api_and_version, recorded
+from tests.server.harness import RunningBroker, running
+from tests.server.kafka.group_client import grouped
 
 ALL: list[tuple[Kind, Api, int]] = [
     (kind, api, version)
@@ -364,3 +370,82 @@ def test_a_structure_and_its_fields() -> None:
 def test_flexible_versions() -> None:
     assert not is_flexible(apis.PRODUCE.key, 8)
     assert is_flexible(apis.PRODUCE.key, 9)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+#
+# Each error of raftlog has a code of Kafka's, in every place.
+
+
+def test_every_error_has_a_code() -> None:
+    for place in Place:
+        for error in own.ERRORS_BY_CODE.values():
+            code = code_of(error("why"), place)
+            assert code != errors.NONE
+            assert code != errors.UNKNOWN_SERVER_ERROR or error is own.RaftlogError
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "code"),
+    [
+        (own.NotLeaderError, Place.DATA, 6),
+        (own.ThrottledError, Place.ADMIN, 89),
+        (own.ThrottledError, Place.GROUPS, 14),
+        (own.LeaderNotAvailableError, Place.METADATA, 5),
+        (own.LeaderNotAvailableError, Place.DATA, 6),
+        (own.LeaderNotAvailableError, Place.OFFSETS, 78),
+        (own.ClusterNotReadyError, Place.ADMIN, 41),
+        (own.OutOfOrderSequenceError, Place.DATA, 45),
+        (own.ProducerFencedError, Place.DATA, 47),
+        (own.RequestTimedOutError, Place.ADMIN, 7),
+        (own.KeyRequiredError, Place.DATA, 87),
+        (own.UnknownTopicError, Place.DATA, 3),
+        (own.OffsetOutOfRangeError, Place.DATA, 1),
+        (own.DamagedLogError, Place.DATA, 56),
+    ],
+)
+def test_codes_that_clients_act_on(error: type[own.RaftlogError], place: Place, code: int) -> None:
+    assert code_of(error("why"), place) == code
+
+
+# -- requests --------------------------------------------------------------------------------------
+#
+# What Kafka's clients have sent to a broker, sent again: each request is understood.
+
+
+# Other codes are right: members, generations and sequences are those of another broker.
+NEVER = {
+    errors.UNKNOWN_SERVER_ERROR,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.INVALID_TOPIC,
+    errors.UNSUPPORTED_VERSION,
+    errors.INVALID_REQUEST,
+    errors.UNKNOWN_TOPIC_ID,
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running(
+        tmp_path_factory.mktemp("requests"), group_initial_rebalance_delay_ms="0"
+    ) as broker:
+        with broker.client() as native:
+            native.create("orders")
+        with grouped(broker) as client:
+            client.find("readers")
+        yield broker
+
+
+@pytest.mark.parametrize("name", recorded())
+def test_each_request_of_a_client_is_understood(broker: RunningBroker, name: str) -> None:
+    topic_id, requests = recorded()[name]
+    now = broker.broker.context.topics.topic("orders").id
+    assert len(requests) >= 10
+    with grouped(broker) as client:
+        for request in requests:
+            sent = bytes.fromhex(request.replace(topic_id, now))
+            key, version = api_and_version(sent)
+            client.send_bytes(sent)
+            _, answer = client.receive(apis.APIS[key], version)
+            codes = set(codes_of(answer))
+            assert not codes & NEVER, f"{apis.APIS[key].name} {version}: {codes}"

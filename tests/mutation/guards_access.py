@@ -10,7 +10,7 @@ from tests.mutation.guard import Guard
 _RULES: Final = "tests/server/access/test_rules.py"
 _AUDIT: Final = "tests/server/access/test_audit.py"
 _CONTROL: Final = "tests/server/access/test_control.py"
-_KAFKA: Final = "tests/server/kafka/test_access.py"
+_KAFKA: Final = "tests/server/kafka/test_dispatch.py"
 _ACL: Final = "tests/security/test_acl.py"
 
 GUARDS: Final = [

@@ -8,7 +8,7 @@ from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _TURNS: Final = "tests/server/test_scheduling.py"
-_CONSENSUS: Final = "tests/consensus/test_node_turns.py"
+_CONSENSUS: Final = "tests/consensus/test_node.py"
 _HTTP: Final = "tests/server/http/test_app.py"
 _PRODUCERS: Final = "tests/server/apis/test_producers.py"
 _RECORDS: Final = "tests/cli/console/test_records.py"
@@ -48,7 +48,7 @@ GUARDS: Final = [
         module="raftlog/server/exchange.py",
         function="check_once",
         change=value("if 2", "_.values[0].left.args[0]"),
-        tests=("tests/server/test_exchange.py::test_what_is_named_twice_is_refused",),
+        tests=("tests/server/test_dispatch.py::test_what_is_named_twice_is_refused",),
     ),
     Guard(
         name="the memory of waiting fetches is limited",
@@ -57,7 +57,7 @@ GUARDS: Final = [
         function="Purgatory.park",
         change=never("while _bytes_max"),
         tests=(
-            "tests/server/test_purgatory.py::test_over_the_bound_who_has_most_is_answered_before_its_time",
+            "tests/server/test_scheduling.py::test_over_the_bound_who_has_most_is_answered_before_its_time",
         ),
     ),
     Guard(

@@ -7,8 +7,8 @@ from typing import Final
 from tests.mutation.change import always, argument, calls, drop, replace, value
 from tests.mutation.guard import Guard
 
-_TIME: Final = "tests/replication/test_trusted_time.py"
-_CLUSTERS: Final = "tests/server/cluster/test_wrong_clocks.py"
+_TIME: Final = "tests/replication/test_placement.py"
+_CLUSTERS: Final = "tests/server/cluster/test_upgrades.py"
 _RULES: Final = "raftlog/replication/trusted_time.py"
 
 GUARDS: Final = [

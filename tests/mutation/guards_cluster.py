@@ -30,7 +30,7 @@ CLUSTER: Final = [
         change=argument("call DeleteTopic", "topic_id", "None if _.test else _.orelse"),
         tests=(
             (
-                "tests/server/cluster/test_administration.py"
+                "tests/server/cluster/test_operations.py"
                 "::test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none"
             ),
         ),

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutation.change import argument, drop, replace, value
 from tests.mutation.guard import Guard
 
-_COPIES: Final = "tests/server/cluster/test_compacted_copies.py"
+_COPIES: Final = "tests/server/cluster/test_copies.py"
 _ONE_LOG: Final = "tests/server/test_partition.py"
 _HOST: Final = "tests/server/test_host_compaction.py"
 

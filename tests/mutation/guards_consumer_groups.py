@@ -113,7 +113,7 @@ MEMBERS: Final = [
         function="Group.supersede",
         change=value("assign is_away", "None"),
         tests=(
-            "tests/consumer_groups/test_static_members.py::test_the_old_one_is_fenced_from_then_on",
+            "tests/consumer_groups/test_joining_at_once.py::test_the_old_one_is_fenced_from_then_on",
         ),
     ),
     Guard(
@@ -124,7 +124,7 @@ MEMBERS: Final = [
         change=drop("assign epoch #1/2"),
         tests=(
             (
-                "tests/consumer_groups/test_static_members.py"
+                "tests/consumer_groups/test_joining_at_once.py"
                 "::test_a_commit_from_before_another_had_its_place_is_too_late"
             ),
         ),

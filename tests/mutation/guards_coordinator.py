@@ -222,7 +222,7 @@ STATE: Final = [
         change=always("if replication_factor"),
         tests=(
             (
-                "tests/server/cluster/test_internal_topics.py"
+                "tests/server/cluster/test_state_copy.py"
                 "::test_a_broker_that_is_down_at_the_first_commit_gets_its_replicas_later"
             ),
         ),
@@ -235,7 +235,7 @@ STATE: Final = [
         change=never("if ClusterNotReadyError"),
         tests=(
             (
-                "tests/server/cluster/test_internal_topics.py"
+                "tests/server/cluster/test_state_copy.py"
                 "::test_a_topic_without_a_replication_factor_waits_for_a_broker_that_is_down"
             ),
         ),

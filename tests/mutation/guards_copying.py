@@ -9,7 +9,7 @@ from tests.mutation.guard import Guard
 
 FETCHER: Final = "tests/server/cluster/test_fetcher.py"
 FETCH_SESSION: Final = "tests/server/cluster/test_fetch_session.py"
-GUARDS_COPYING: Final = "tests/server/test_guards_copying.py"
+GUARDS_COPYING: Final = "tests/server/test_guards.py"
 
 COPYING: Final = [
     Guard(
@@ -98,7 +98,7 @@ COPYING: Final = [
         change=replace("call verify", "_.func.value.check_range(_.args[0])"),
         tests=(
             (
-                "tests/server/cluster/test_replica_session_limits.py"
+                "tests/server/cluster/test_fetch_session.py"
                 "::test_who_asks_for_the_same_again_has_the_leader_look_at_its_disk"
             ),
         ),
@@ -127,9 +127,7 @@ COPYING: Final = [
         module="raftlog/server/partition.py",
         function="Partition.follows",
         change=drop("compare _following"),
-        tests=(
-            "tests/server/test_guards_hosts.py::test_a_replica_follows_one_leader_in_one_epoch",
-        ),
+        tests=("tests/server/test_guards.py::test_a_replica_follows_one_leader_in_one_epoch",),
     ),
     Guard(
         name="a truncation of an old epoch",
@@ -147,7 +145,7 @@ COPYING: Final = [
         change=drop("compare _session"),
         tests=(
             (
-                "tests/server/cluster/test_fetcher_failures.py"
+                "tests/server/cluster/test_fetcher.py"
                 "::test_a_new_connection_is_told_everything_and_old_answers_are_nobodys"
             ),
         ),
@@ -168,7 +166,7 @@ COPYING: Final = [
         change=drop("call _on_damage"),
         tests=(
             (
-                "tests/server/cluster/test_fetcher_failures.py"
+                "tests/server/cluster/test_fetcher.py"
                 "::test_bytes_that_do_not_follow_from_the_log_are_this_brokers_damage"
             ),
         ),
@@ -181,7 +179,7 @@ COPYING: Final = [
         change=argument("call advance_log_start", 0, "_.args[0].args[0]"),
         tests=(
             (
-                "tests/server/cluster/test_fetcher_failures.py"
+                "tests/server/cluster/test_fetcher.py"
                 "::test_the_log_starts_where_the_leaders_does_but_never_above_what_is_committed"
             ),
         ),

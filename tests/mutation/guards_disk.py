@@ -7,15 +7,15 @@ from typing import Final
 from tests.mutation.change import always, argument, both, calls, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-BAD_DISK: Final = "tests/storage/test_bad_disk.py"
+BAD_DISK: Final = "tests/storage/test_damage.py"
 BATCH: Final = "tests/record/test_batch.py"
-CHECKPOINT: Final = "tests/storage/test_checkpoint.py"
+CHECKPOINT: Final = "tests/storage/test_catalog.py"
 CLEAN_MARK: Final = "tests/storage/test_state_files.py"
 CRASH_POINTS: Final = "tests/storage/test_crash_points.py"
 DISK: Final = "tests/test_disk.py"
-DURABILITY: Final = "tests/storage/test_durability.py"
+DURABILITY: Final = "tests/storage/test_crash_points.py"
 _CATALOG: Final = "tests/storage/test_catalog.py"
-HOSTING: Final = "tests/storage/test_hosting.py"
+HOSTING: Final = "tests/storage/test_store.py"
 LOG: Final = "tests/storage/test_log.py"
 REPLICATED_APPEND: Final = "tests/storage/test_replicated_append.py"
 STATE_FILE: Final = "tests/storage/test_state_files.py"
@@ -62,7 +62,7 @@ SYSTEM: Final = [
         module="raftlog/disk.py",
         function="sync_data",
         change=calls("call fdatasync", "fstat"),
-        tests=("tests/test_guards_disk.py::test_a_files_sync_is_an_fdatasync_of_that_file",),
+        tests=("tests/test_disk.py::test_a_files_sync_is_an_fdatasync_of_that_file",),
     ),
     Guard(
         name="directory sync is fsync",
@@ -168,7 +168,7 @@ SYNCS: Final = [
         change=calls("call sync_dir", "exists"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_a_new_segments_name_is_durable_when_the_durable_end_reaches_into_it"
             ),
         ),
@@ -251,7 +251,7 @@ SYNCS: Final = [
         module="raftlog/storage/log.py",
         function="Log._undo",
         change=replace("call truncate", "_.func.value.size()"),
-        tests=("tests/storage/test_full_disk.py::test_half_a_batch_leaves_no_trace",),
+        tests=("tests/storage/test_store.py::test_half_a_batch_leaves_no_trace",),
     ),
     Guard(
         name="the truncation of a partial write is synced",
@@ -261,7 +261,7 @@ SYNCS: Final = [
         change=drop("call _note_unsynced"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_a_taken_back_write_is_gone_for_good_before_the_log_goes_on_in_a_new_"
                 "segment"
             ),
@@ -323,7 +323,7 @@ STATE_FILES: Final = [
         change=calls("call sync", "size"),
         tests=(
             (
-                "tests/storage/test_checkpoint.py"
+                "tests/storage/test_catalog.py"
                 "::test_a_synced_change_survives_a_power_cut_and_later_ones_are_old_or_new"
             ),
         ),
@@ -570,7 +570,7 @@ STATE_FILES: Final = [
         change=drop("call sync_dir"),
         tests=(
             (
-                "tests/storage/test_quarantine.py"
+                "tests/storage/test_damage.py"
                 "::test_the_move_is_durable_before_the_empty_log_is_begun"
             ),
         ),

@@ -13,7 +13,7 @@ _RECOVERING: Final = "raftlog/server/cluster/recovery.py"
 _PLANS: Final = "tests/replication/test_election.py"
 _CLUSTER: Final = "tests/server/cluster/test_recovery.py"
 _BROADCAST: Final = "tests/server/cluster/test_elections.py"
-_STATE: Final = "tests/replication/test_cluster_membership.py"
+_STATE: Final = "tests/replication/test_cluster_state.py"
 _TESTS: Final = "tests/server/cluster/test_membership.py"
 
 GUARDS: Final = [
@@ -231,7 +231,7 @@ GUARDS: Final = [
         change=never("if DeclaredLostError"),
         tests=(
             (
-                "tests/replication/test_cluster_membership.py"
+                "tests/replication/test_cluster_state.py"
                 "::test_a_lost_directory_never_registers_again_and_a_new_one_may"
             ),
         ),

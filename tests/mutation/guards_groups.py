@@ -7,9 +7,9 @@ from typing import Final
 from tests.mutation.change import argument, calls, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
+GUARDS_VOTERS: Final = "tests/consensus/test_hazards.py"
 HOSTED_GROUP: Final = "tests/consensus/test_hosted_group.py"
-NODE_BAD_INPUT: Final = "tests/consensus/test_node_bad_input.py"
+NODE_BAD_INPUT: Final = "tests/consensus/test_node.py"
 PEER_TRANSPORT: Final = "tests/consensus/test_transport.py"
 PROPOSALS: Final = "tests/consensus/test_proposals.py"
 

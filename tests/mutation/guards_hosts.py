@@ -7,13 +7,13 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, swap, value
 from tests.mutation.guard import Guard
 
-GUARDS_EPOCHS: Final = "tests/server/test_guards_epochs.py"
-GUARDS_HOSTS: Final = "tests/server/test_guards_hosts.py"
+GUARDS_EPOCHS: Final = "tests/server/test_guards.py"
+GUARDS_HOSTS: Final = "tests/server/test_guards.py"
 LEADERSHIP: Final = "tests/replication/test_leadership.py"
 LEADERSHIP_CHECK: Final = "tests/server/cluster/test_fetch_session.py"
 PARTITION: Final = "tests/server/test_partition.py"
 PRODUCE: Final = "tests/server/apis/test_produce.py"
-SPACE: Final = "tests/server/test_disks.py"
+SPACE: Final = "tests/server/test_broker.py"
 
 HOSTS: Final = [
     Guard(
@@ -162,7 +162,7 @@ HOSTS: Final = [
         change=drop("call check_epoch"),
         tests=(
             (
-                "tests/server/test_guards_epochs.py"
+                "tests/server/test_guards.py"
                 "::test_records_of_a_producer_that_knows_a_newer_leader_are_not_appended"
             ),
         ),
@@ -359,7 +359,7 @@ CONFIRMING: Final = [
         change=replace("binop _round", "self._round"),
         tests=(
             (
-                "tests/server/test_guards_copying.py"
+                "tests/server/test_guards.py"
                 "::test_who_is_asked_for_a_sign_gives_it_after_the_question"
             ),
         ),

@@ -7,11 +7,11 @@ from typing import Final
 from tests.mutation.change import always, both, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-GUARDS_SYNC: Final = "tests/consensus/test_guards_sync.py"
+GUARDS_SYNC: Final = "tests/consensus/test_hazards.py"
 JOURNAL_FILE: Final = "tests/consensus/test_journal.py"
-JOURNAL_FULL_DISK: Final = "tests/consensus/test_journal_full_disk.py"
+JOURNAL_FULL_DISK: Final = "tests/consensus/test_journal.py"
 NODE: Final = "tests/consensus/test_node.py"
-TURNS: Final = "tests/consensus/test_node_turns.py"
+TURNS: Final = "tests/consensus/test_node.py"
 RAFT_JOURNAL: Final = "tests/consensus/test_journal.py"
 TEST_JOURNAL: Final = "tests/consensus/test_journal.py"
 
@@ -32,7 +32,7 @@ JOURNAL: Final = [
         change=drop("call truncate", "call sync #1/2"),
         tests=(
             (
-                "tests/consensus/test_journal_full_disk.py"
+                "tests/consensus/test_journal.py"
                 "::test_without_room_changes_stay_pending_and_are_synced_once_there_is_some"
             ),
         ),
@@ -53,7 +53,7 @@ JOURNAL: Final = [
         change=drop("call sync"),
         tests=(
             (
-                "tests/consensus/test_journal_crashes.py"
+                "tests/consensus/test_journal.py"
                 "::test_a_crash_at_any_change_to_the_disk_loses_nothing"
             ),
         ),
@@ -98,7 +98,7 @@ JOURNAL: Final = [
         change=drop("call pwrite"),
         tests=(
             (
-                "tests/consensus/test_journal_full_disk.py"
+                "tests/consensus/test_journal.py"
                 "::test_what_a_failed_fdatasync_has_forgotten_is_written_again_by_the_next_process"
             ),
         ),
@@ -131,7 +131,7 @@ JOURNAL: Final = [
         change=drop("assign _pending"),
         tests=(
             (
-                "tests/consensus/test_journal_full_disk.py"
+                "tests/consensus/test_journal.py"
                 "::test_without_room_changes_stay_pending_and_are_synced_once_there_is_some"
             ),
         ),

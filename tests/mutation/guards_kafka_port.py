@@ -84,7 +84,7 @@ GUARDS: Final = [
         change=never("if awaits_topics"),
         tests=(
             (
-                "tests/server/kafka/test_access.py"
+                "tests/server/kafka/test_dispatch.py"
                 "::test_all_visible_topics_are_listed_once_they_are_known"
             ),
         ),
@@ -200,7 +200,7 @@ GUARDS: Final = [
         function="_name",
         change=always("if ZERO_UUID"),
         tests=(
-            "tests/server/kafka/test_access.py::test_the_name_of_a_topic_is_not_shown_for_its_id",
+            "tests/server/kafka/test_dispatch.py::test_the_name_of_a_topic_is_not_shown_for_its_id",
         ),
     ),
 ]

@@ -7,11 +7,11 @@ from typing import Final
 from tests.mutation.change import always, argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-CUT_OFF_LEADERS: Final = "tests/server/cluster/test_cut_off_leaders.py"
+CUT_OFF_LEADERS: Final = "tests/server/cluster/test_upgrades.py"
 ELECTION: Final = "tests/replication/test_election.py"
 FOLLOWING: Final = "tests/replication/test_leadership.py"
-GUARDS_LEADING: Final = "tests/replication/test_guards_leading.py"
-ISR_PROPOSALS: Final = "tests/replication/test_isr_proposals.py"
+GUARDS_LEADING: Final = "tests/replication/test_leadership.py"
+ISR_PROPOSALS: Final = "tests/replication/test_leadership.py"
 LEADERSHIP: Final = "tests/replication/test_leadership.py"
 
 LEADING: Final = [

@@ -111,7 +111,7 @@ OPENING: Final = [
         change=calls("call sync", "size"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_what_a_killed_process_left_is_durable_before_it_is_served"
             ),
         ),
@@ -124,7 +124,7 @@ OPENING: Final = [
         change=drop("call pwrite"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_what_a_failed_sync_dropped_is_durable_before_it_is_served"
             ),
         ),
@@ -137,7 +137,7 @@ OPENING: Final = [
         change=drop("if notes"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_what_a_killed_process_left_is_durable_before_it_is_served"
             ),
         ),
@@ -150,7 +150,7 @@ OPENING: Final = [
         change=drop("call cut_snapshots"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_a_snapshot_beyond_the_end_that_a_start_finds_never_counts_again"
             ),
         ),
@@ -179,9 +179,7 @@ OPENING: Final = [
         module="raftlog/storage/log.py",
         function="Log.readable_end_offset",
         change=value("return _readable_end", "_.body"),
-        tests=(
-            "tests/storage/test_verification.py::test_a_bad_batch_is_found_noted_and_served_no_more",
-        ),
+        tests=("tests/storage/test_damage.py::test_a_bad_batch_is_found_noted_and_served_no_more",),
     ),
     Guard(
         name="a scrub checks chains",
@@ -189,9 +187,7 @@ OPENING: Final = [
         module="raftlog/storage/log.py",
         function="Log._check_batches",
         change=value("if base_offset", "_.values[0]"),
-        tests=(
-            "tests/storage/test_verification.py::test_a_batch_of_another_log_is_found_by_its_chain",
-        ),
+        tests=("tests/storage/test_damage.py::test_a_batch_of_another_log_is_found_by_its_chain",),
     ),
 ]
 
@@ -234,10 +230,7 @@ COPYING: Final = [
         function="Log._truncate",
         change=move("call _lower_ends", after="call _remove_indexes"),
         tests=(
-            (
-                "tests/storage/test_truncation.py"
-                "::test_the_ends_on_disk_go_back_before_anything_else_does"
-            ),
+            ("tests/storage/test_log.py::test_the_ends_on_disk_go_back_before_anything_else_does"),
         ),
     ),
     Guard(
@@ -247,7 +240,7 @@ COPYING: Final = [
         function="Log._lower_ends",
         change=drop("keyword True"),
         tests=(
-            "tests/storage/test_durability.py::test_the_durable_end_goes_back_before_anything_goes",
+            "tests/storage/test_crash_points.py::test_the_durable_end_goes_back_before_anything_goes",
         ),
     ),
     Guard(
@@ -257,10 +250,7 @@ COPYING: Final = [
         function="Log._remove_indexes",
         change=drop("call sync_dir"),
         tests=(
-            (
-                "tests/storage/test_truncation.py"
-                "::test_indexes_are_gone_for_good_before_any_segment_goes"
-            ),
+            ("tests/storage/test_log.py::test_indexes_are_gone_for_good_before_any_segment_goes"),
         ),
     ),
     Guard(
@@ -269,7 +259,7 @@ COPYING: Final = [
         module="raftlog/storage/log.py",
         function="Log._truncate",
         change=drop("call sync_dir"),
-        tests=("tests/storage/test_durability.py::test_a_cut_is_durable_when_it_returns",),
+        tests=("tests/storage/test_crash_points.py::test_a_cut_is_durable_when_it_returns",),
     ),
     Guard(
         name="a truncated segment is synced",
@@ -277,7 +267,7 @@ COPYING: Final = [
         module="raftlog/storage/segment.py",
         function="Segment.truncate",
         change=drop("call sync"),
-        tests=("tests/storage/test_durability.py::test_a_cut_is_durable_when_it_returns",),
+        tests=("tests/storage/test_crash_points.py::test_a_cut_is_durable_when_it_returns",),
     ),
     Guard(
         name="epochs are truncated with their batches",
@@ -285,7 +275,7 @@ COPYING: Final = [
         module="raftlog/storage/log.py",
         function="Log._truncate",
         change=argument("condition epochs", 0, "_.args[0].left + (1 << 62)"),
-        tests=("tests/storage/test_truncation.py::test_an_epoch_that_starts_at_the_cut_goes_too",),
+        tests=("tests/storage/test_log.py::test_an_epoch_that_starts_at_the_cut_goes_too",),
     ),
     Guard(
         name="the epoch file is truncated too",
@@ -295,7 +285,7 @@ COPYING: Final = [
         change=replace("if epochs", "_.test"),
         tests=(
             (
-                "tests/storage/test_truncation.py"
+                "tests/storage/test_log.py"
                 "::test_an_epoch_that_starts_at_the_cut_is_gone_from_the_disk_too"
             ),
         ),
@@ -308,7 +298,7 @@ COPYING: Final = [
         change=drop("call cut_snapshots"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_producers_as_of_the_cut_are_saved_before_later_snapshots_go"
             ),
         ),
@@ -331,7 +321,7 @@ COPYING: Final = [
         change=drop("call cut"),
         tests=(
             (
-                "tests/storage/test_truncation.py"
+                "tests/storage/test_log.py"
                 "::test_producers_are_as_of_the_cut_whatever_newer_snapshots_say"
             ),
         ),
@@ -344,7 +334,7 @@ COPYING: Final = [
         change=replace("call run", "assert _.func.value"),
         tests=(
             (
-                "tests/storage/test_truncation.py"
+                "tests/storage/test_log.py"
                 "::test_a_drop_that_is_out_is_done_before_the_cut_and_never_after"
             ),
         ),
@@ -355,7 +345,7 @@ COPYING: Final = [
         module="raftlog/storage/log.py",
         function="Log.truncate_to",
         change=drop("assert _task"),
-        tests=("tests/storage/test_truncation.py::test_a_ticket_that_is_out_forbids_it",),
+        tests=("tests/storage/test_log.py::test_a_ticket_that_is_out_forbids_it",),
     ),
     Guard(
         name="a restart from an empty log is durable",
@@ -364,10 +354,7 @@ COPYING: Final = [
         function="Log._begin_at",
         change=drop("keyword True"),
         tests=(
-            (
-                "tests/storage/test_truncation.py"
-                "::test_an_old_drop_does_not_reach_into_the_new_beginning"
-            ),
+            ("tests/storage/test_log.py::test_an_old_drop_does_not_reach_into_the_new_beginning"),
         ),
     ),
     Guard(
@@ -380,7 +367,7 @@ COPYING: Final = [
             move("call raise_log_start", after="for paths"),
         ),
         tests=(
-            "tests/storage/test_durability.py::test_a_new_log_start_is_durable_before_files_go",
+            "tests/storage/test_crash_points.py::test_a_new_log_start_is_durable_before_files_go",
         ),
     ),
     Guard(
@@ -391,7 +378,7 @@ COPYING: Final = [
         change=drop("call sync_dir"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_the_segment_that_carries_the_end_has_a_durable_name_before_the_others_go"
             ),
         ),
@@ -404,7 +391,7 @@ COPYING: Final = [
         change=drop("operand files"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_producers_are_saved_before_the_new_start_is_durable"
             ),
         ),
@@ -417,7 +404,7 @@ COPYING: Final = [
         change=argument("call drop_below", 0, "_.args[0].args[0]"),
         tests=(
             (
-                "tests/storage/test_durability.py"
+                "tests/storage/test_crash_points.py"
                 "::test_a_segment_waits_until_a_snapshot_can_keep_its_producers"
             ),
         ),
@@ -433,7 +420,7 @@ PRODUCER_STATE: Final = [
         change=value("assign check", "None"),
         tests=(
             (
-                "tests/storage/test_idempotence.py"
+                "tests/storage/test_producer_state.py"
                 "::test_a_duplicate_is_answered_with_where_the_first_is"
             ),
         ),
@@ -488,13 +475,13 @@ PRODUCER_STATE: Final = [
         module="raftlog/storage/opening.py",
         function="_Opening._producers",
         change=drop("call _replay #2/2"),
-        tests=("tests/storage/test_idempotence.py::test_a_restart_forgets_no_producer",),
+        tests=("tests/storage/test_producer_state.py::test_a_restart_forgets_no_producer",),
     ),
 ]
 
-_COPIES: Final = "tests/storage/test_checkpoint.py"
+_COPIES: Final = "tests/storage/test_catalog.py"
 _RECORDED_END: Final = f"{_COPIES}::test_a_bad_batch_below_the_recorded_end_"
-_SYNCING: Final = "tests/storage/test_verification.py"
+_SYNCING: Final = "tests/storage/test_damage.py"
 
 COPIES: Final = [
     Guard(

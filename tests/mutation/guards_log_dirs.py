@@ -9,8 +9,8 @@ from tests.mutation.guard import Guard
 
 LOG_DIRS: Final = "raftlog/storage/log_dirs.py"
 TOPIC_LOGS: Final = "raftlog/storage/store.py"
-_STORE: Final = "tests/storage/test_log_dirs.py"
-_CLUSTER: Final = "tests/server/cluster/test_log_dirs.py"
+_STORE: Final = "tests/storage/test_opening.py"
+_CLUSTER: Final = "tests/server/cluster/test_copies.py"
 
 AT_THE_START: Final = [
     Guard(
@@ -178,7 +178,7 @@ AT_WORK: Final = [
         change=never("if _is_disk_hung"),
         tests=(
             (
-                "tests/server/cluster/test_step_down.py"
+                "tests/server/cluster/test_upgrades.py"
                 "::test_a_follower_on_another_disk_appends_nothing_while_that_hangs"
             ),
         ),

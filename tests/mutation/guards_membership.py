@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutation.change import always, drop, never, replace, value
 from tests.mutation.guard import Guard
 
-STATE: Final = "tests/replication/test_cluster_membership.py"
+STATE: Final = "tests/replication/test_cluster_state.py"
 VOTERS: Final = "tests/replication/test_cluster_state.py"
 SERVER: Final = "tests/server/cluster"
 MACHINE: Final = "raftlog/replication/cluster_state.py"

@@ -17,9 +17,9 @@ PEERS: Final = [
         function="take",
         change=value("assign bool", "False"),
         tests=(
-            "tests/storage/test_place.py::test_a_copy_gets_another_id_and_keeps_that",
+            "tests/storage/test_state_files.py::test_a_copy_gets_another_id_and_keeps_that",
             (
-                "tests/server/cluster/test_restored_disks.py"
+                "tests/server/cluster/test_copies.py"
                 "::test_a_copy_has_no_vote_and_is_completed_by_the_others"
             ),
         ),
@@ -30,7 +30,9 @@ PEERS: Final = [
         module="raftlog/storage/store.py",
         function="Store._read_files",
         change=argument("call take may_move=", "may_move", "False"),
-        tests=("tests/storage/test_place.py::test_a_data_directory_that_was_closed_may_be_moved",),
+        tests=(
+            "tests/storage/test_state_files.py::test_a_data_directory_that_was_closed_may_be_moved",
+        ),
     ),
     Guard(
         name="what peers have reported of their journals is durable",
@@ -134,7 +136,7 @@ PEERS: Final = [
         change=drop("call update to_bytes"),
         tests=(
             (
-                "tests/protocol/test_guards_proofs.py"
+                "tests/protocol/test_peer.py"
                 "::test_two_identities_that_spell_the_same_have_different_proofs"
             ),
         ),
@@ -309,7 +311,7 @@ PEERS: Final = [
         change=drop("assign FollowerSession"),
         tests=(
             (
-                "tests/server/cluster/test_fetcher_failures.py"
+                "tests/server/cluster/test_fetcher.py"
                 "::test_a_new_connection_is_told_everything_and_old_answers_are_nobodys"
             ),
         ),

@@ -25,7 +25,7 @@ _TEST_LIST: Final = "tests/server/apis/test_producers.py"
 _FLIGHT: Final = "raftlog/client/sender.py"
 _CLIENT: Final = "raftlog/client/resumable.py"
 _TEST_HANDLER: Final = "tests/server/apis/test_producers.py"
-_TEST_FLIGHT: Final = "tests/client/test_resumable_flight.py"
+_TEST_FLIGHT: Final = "tests/client/test_failover.py"
 _TEST_CLIENT: Final = "tests/client/test_resumable.py"
 
 GUARDS: Final = [

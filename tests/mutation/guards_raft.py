@@ -9,10 +9,10 @@ from tests.mutation.guard import Guard
 
 BALLOT: Final = "tests/consensus/test_raft_group.py"
 FOLLOWER: Final = "tests/consensus/test_raft_group.py"
-GUARDS_VOTERS: Final = "tests/consensus/test_guards_voters.py"
-IDLE_GROUPS: Final = "tests/consensus/test_idle_groups.py"
+GUARDS_VOTERS: Final = "tests/consensus/test_hazards.py"
+IDLE_GROUPS: Final = "tests/consensus/test_raft_group.py"
 RAFT_GROUP: Final = "tests/consensus/test_raft_group.py"
-RAFT_GROUP_APPENDS: Final = "tests/consensus/test_raft_group_appends.py"
+RAFT_GROUP_APPENDS: Final = "tests/consensus/test_raft_group.py"
 RAFT_LOG: Final = "tests/consensus/test_journal.py"
 
 ELECTIONS: Final = [
@@ -146,7 +146,7 @@ ELECTIONS: Final = [
         change=drop("call _send #1/3"),
         tests=(
             (
-                "tests/consensus/test_raft_group_appends.py"
+                "tests/consensus/test_raft_group.py"
                 "::test_an_append_of_an_older_term_is_told_the_newer_and_changes_nothing"
             ),
         ),
@@ -159,7 +159,7 @@ ELECTIONS: Final = [
         change=argument("call SyncObjConf", "leaderFallbackTimeout", "1000000000.0"),
         tests=(
             (
-                "tests/consensus/test_guards_voters.py"
+                "tests/consensus/test_hazards.py"
                 "::test_a_leader_that_nobody_answers_steps_down_though_its_links_are_up"
             ),
         ),
@@ -191,7 +191,7 @@ APPENDS: Final = [
         change=never("if term"),
         tests=(
             (
-                "tests/consensus/test_raft_group_appends.py"
+                "tests/consensus/test_raft_group.py"
                 "::test_an_append_of_an_older_term_is_told_the_newer_and_changes_nothing"
             ),
         ),
@@ -311,7 +311,7 @@ APPENDS: Final = [
         function="RaftGroup._SyncObj__doApplyCommand",
         change=replace("name Exception", "KeyboardInterrupt"),
         tests=(
-            "tests/consensus/test_settings.py::test_a_machine_that_raises_does_not_stop_its_group",
+            "tests/consensus/test_transport.py::test_a_machine_that_raises_does_not_stop_its_group",
         ),
     ),
 ]

@@ -9,14 +9,14 @@ from tests.mutation.guard import Guard
 
 COPIES: Final = "tests/server/cluster/test_copies.py"
 DAMAGE: Final = "tests/server/cluster/test_replicas.py"
-GUARDS_COPIES: Final = "tests/server/test_guards_copies.py"
+GUARDS_COPIES: Final = "tests/server/test_guards.py"
 MEMBERSHIP: Final = "tests/server/cluster/test_membership.py"
 NODE: Final = "tests/server/cluster/test_node.py"
 _AT_REST: Final = "test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happens"
 PARTITIONS: Final = "tests/server/cluster/test_replicas.py"
 REGRESSIONS: Final = "tests/simulation/test_regressions.py"
 ROLE_MANAGER: Final = "tests/server/cluster/test_replicas.py"
-STEP_DOWN: Final = "tests/server/cluster/test_step_down.py"
+STEP_DOWN: Final = "tests/server/cluster/test_upgrades.py"
 
 ROLES: Final = [
     Guard(
@@ -131,7 +131,7 @@ ROLES: Final = [
         function="DiskWatch.start.check",
         change=replace("call min", "_.args[0]"),
         tests=(
-            "tests/server/test_disks.py::test_a_process_that_slept_has_not_waited_for_its_disk",
+            "tests/server/test_broker.py::test_a_process_that_slept_has_not_waited_for_its_disk",
         ),
     ),
     Guard(

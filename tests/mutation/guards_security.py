@@ -237,7 +237,7 @@ GUARDS: Final = [
         change=drop("call close_each"),
         tests=(
             f"{_AUTHENTICATION}::test_open_connections_of_a_revoked_user_are_closed",
-            "tests/testing/simulator/test_operators.py::test_clients_authenticate_and_a_user_is_revoked",
+            "tests/testing/simulator/test_observer.py::test_clients_authenticate_and_a_user_is_revoked",
         ),
     ),
     Guard(

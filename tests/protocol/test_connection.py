@@ -6,6 +6,7 @@ import dataclasses
 import http.client
 import io
 import tracemalloc
+from itertools import cycle
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from raftlog.errors import (
     BrokerUnavailableError,
     FrameError,
     InvalidRequestError,
+    NotLeaderError,
     RaftlogError,
     ThrottledError,
     UnsupportedApiError,
@@ -27,9 +29,13 @@ from raftlog.protocol import connection, schema
 from raftlog.protocol.api import (
     API_VERSIONS,
     DELETE_TOPICS,
+    FETCH,
     INIT_PRODUCER_ID,
     METADATA,
+    PARTITION_STATES,
+    PEER_PING,
     PRODUCE,
+    RAFT,
     Api,
 )
 from raftlog.protocol.connection import (
@@ -55,14 +61,17 @@ from raftlog.protocol.connection import (
     farewell,
     flaw,
 )
+from raftlog.protocol.peer import PeerPingRequest, PeerPingResponse, RaftRequest
 from raftlog.protocol.records import (
+    FetchedPartition,
+    FetchResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     MetadataRequest,
     TopicResult,
     TopicsResponse,
 )
-from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.schema import Failure, Message, NoResponse
 from raftlog.protocol.security import ApiVersionRange, ApiVersionsRequest
 from raftlog.types import Buffer
 from tests.golden import make_protocol
@@ -72,7 +81,9 @@ from tests.protocol.pair import (
     NO_BROKERS,
     UNACKNOWLEDGED,
     ConnectionPair,
+    exchanges,
     outstanding,
+    pipelined,
     raw,
     response_frame,
 )
@@ -807,3 +818,318 @@ def test_a_stream_that_ends_in_a_frame_says_so(size: int) -> None:
     assert reader.end_of_stream() is None
     deliver(frame_bytes(b"whole") + frame_bytes(bytes(2 * SMALL))[:size], reader)
     assert f"after {size} bytes of a frame" in str(reader.end_of_stream())
+
+
+# -- connection pair -------------------------------------------------------------------------------
+#
+# Both connection states, joined by a link that cuts where it likes; and any bytes whatever.
+
+
+# -- both sides together ---------------------------------------------------------------------------
+
+
+def test_every_api_goes_there_and_back() -> None:
+    for entry in make_protocol.load()["apis"]:
+        pair = ConnectionPair(sizes=[1])
+        api = make_protocol.api_named(entry["api"])
+        message = make_protocol.request_of(entry)
+        request = pair.send(api, message, [b"batch"])
+        correlation_id = request.correlation_id
+        assert request._replace(header_bytes=0) == Request(
+            api, 0, correlation_id, message, memoryview(b"batch")
+        )
+        if api.one_way:
+            pair.server.finish(request)
+            assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
+            continue
+        answer = make_protocol.response_of(entry)
+        (response,) = pair.to_client(pair.server.reply(request, answer, [b"bat", b"ch"]))
+        assert response == Response(correlation_id, api, answer, memoryview(b"batch"))
+        assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
+
+
+@given(st.lists(exchanges, min_size=1, max_size=4), cuts(), st.data())
+def test_requests_in_flight_are_answered_in_any_order(
+    wanted: list[tuple[Any, ...]], sizes: list[int], data: st.DataObject
+) -> None:
+    pair = ConnectionPair(sizes=sizes)
+    wire: list[Buffer] = []
+    by_id = {}
+    for exchange in wanted:
+        api, message, attachment, _, _ = exchange
+        correlation_id, buffers = pair.client.send(api, message, attachment)
+        by_id[correlation_id] = exchange
+        wire += buffers
+    requests = pair.to_server(wire)
+    assert [request.correlation_id for request in requests] == list(by_id), "in order"
+    wire = []
+    answered = []
+    for request in data.draw(st.permutations(requests)):
+        api, message, attachment, answer, answer_attachment = by_id[request.correlation_id]
+        assert request[:2] == (api, api.version_max)
+        assert (request.message, bytes(request.attachment)) == (message, b"".join(attachment))
+        if not request.expects_response:
+            pair.server.finish(request)
+        elif isinstance(answer, RaftlogError):
+            wire += pair.server.fail(request, answer)
+            answered.append((request.correlation_id, api, str(answer), b""))
+        else:
+            wire += pair.server.reply(request, answer, answer_attachment)
+            answered.append((request.correlation_id, api, answer, b"".join(answer_attachment)))
+    responses = [
+        (
+            response.correlation_id,
+            response.api,
+            str(response.message) if isinstance(response.message, Exception) else response.message,
+            response.attachment,
+        )
+        for response in pair.to_client(wire)
+    ]
+    assert responses == answered
+    assert (pair.server.in_flight, outstanding(pair.client)) == (0, {})
+    assert pair.server.bytes_held == pair.client.bytes_held == 0
+
+
+def test_a_failure_arrives_as_the_same_error() -> None:
+    pair = ConnectionPair()
+    request = pair.send(METADATA, BROKERS_ONLY)
+    (response,) = pair.to_client(pair.server.fail(request, NotLeaderError("broker 2 leads a:0")))
+    assert isinstance(response.message, NotLeaderError)
+    assert str(response.message) == "broker 2 leads a:0"
+    assert (response.api, len(response.attachment)) == (METADATA, 0)
+
+
+def test_without_acks_nothing_comes_back() -> None:
+    pair = ConnectionPair()
+    request = pair.send(PRODUCE, UNACKNOWLEDGED, [b"abc"])
+    assert not request.expects_response
+    assert outstanding(pair.client) == {}
+    assert pair.server.in_flight == 1
+    pair.server.finish(request)
+    assert pair.server.in_flight == 0
+
+
+def test_an_api_that_is_one_way_is_never_answered() -> None:
+    pair = ConnectionPair()
+    request = pair.send(RAFT, RaftRequest(), [b"envelope"])
+    assert not request.expects_response
+    assert request.attachment == b"envelope"
+    assert (pair.server.in_flight, outstanding(pair.client)) == (1, {})
+    with pytest.raises(AssertionError, match="call finish"):
+        pair.server.reply(request, NoResponse())
+    with pytest.raises(AssertionError, match="call finish"):
+        pair.server.fail(request, ThrottledError("later"))
+    pair.server.finish(request)
+    assert pair.server.in_flight == 0
+
+
+def test_requests_that_are_one_way_and_others_share_a_connection() -> None:
+    pair = ConnectionPair(requests_in_flight_max=2)
+    _, first = pair.client.send(RAFT, RaftRequest(), [b"1"])
+    asked, second = pair.client.send(PEER_PING, PeerPingRequest(sent=1, broker_epoch=4))
+    _, third = pair.client.send(RAFT, RaftRequest(), [b"3"])
+    envelope, ping = pair.to_server([*first, *second, *third])
+    assert pair.server.paused, "one way takes room too, until it is dealt with"
+    pair.server.finish(envelope)
+    (late,) = pair.server.resume()
+    assert [bytes(one.attachment) for one in (envelope, late)] == [b"1", b"3"]
+    (response,) = pair.to_client(pair.server.reply(ping, PeerPingResponse()))
+    assert response == Response(asked, PEER_PING, PeerPingResponse(), memoryview(b""))
+    assert outstanding(pair.client) == {}
+
+
+def test_a_one_way_request_that_cannot_be_read_ends_its_connection() -> None:
+    pair = ConnectionPair()
+    number = PARTITION_STATES.number
+    (refusal,) = pair.to_server([raw(number, b"\x80")])
+    assert isinstance(refusal, Refusal)
+    (end,) = pair.to_client(refusal.buffers)
+    assert isinstance(end, Broken), "its sender has nothing outstanding, and is to notice"
+
+
+def test_large_attachments_arrive_in_the_memory_they_were_read_into() -> None:
+    pair = ConnectionPair()
+    request = pair.send(FETCH, make_protocol.request_of(make_protocol.load()["apis"][3]))
+    answer = FetchResponse([FetchedPartition("a", 0, length=3 * limits.MIB)])
+    (response,) = pair.to_client(pair.server.reply(request, answer, [bytes(3 * limits.MIB)]))
+    assert len(response.attachment) == 3 * limits.MIB
+    assert response.attachment.readonly
+
+
+def test_a_farewell_is_read_as_the_broker_wrote_it() -> None:
+    pair = ConnectionPair()
+    pair.client.send(METADATA, BROKERS_ONLY)
+    (broken,) = pair.to_server([b"SSH-2.0-OpenSSH"])
+    (end,) = pair.to_client([broken.farewell])
+    assert isinstance(end, Broken)
+    assert isinstance(end.error, FrameError)
+    assert str(end.error) == str(broken.error)
+    assert end.farewell == b""
+    assert outstanding(pair.client) == {0: METADATA}, "for the owner to fail"
+
+
+def test_a_farewell_may_be_any_error() -> None:
+    (end,) = ConnectionPair().to_client([farewell(ThrottledError("over max.connections"))])
+    assert isinstance(end, Broken)
+    assert isinstance(end.error, ThrottledError)
+
+
+# -- any bytes -------------------------------------------------------------------------------------
+
+
+def check_events(events: list[Any], state: State, kinds: tuple[type, ...]) -> None:
+    assert all(isinstance(event, (*kinds, Broken)) for event in events)
+    assert [isinstance(event, Broken) for event in events[:-1]].count(True) == 0, "Broken is last"
+    assert (state is State.ERROR) == bool(events and isinstance(events[-1], Broken))
+
+
+@st.composite
+def damaged(draw: st.DrawFn, frames: st.SearchStrategy[bytes]) -> bytes:
+    """Good frames with a few bytes changed, cut out or put in."""
+    data = bytearray(b"".join(draw(st.lists(frames, max_size=4))))
+    for _ in range(draw(st.integers(0, 3))):
+        position = draw(st.integers(0, len(data)))
+        data[position : position + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(data)
+
+
+request_frames = exchanges.map(
+    lambda exchange: b"".join(
+        encode_request(
+            exchange[0].number,
+            version=0,
+            correlation_id=len(exchange[2]),
+            message=exchange[1],
+            attachment=exchange[2],
+        )
+    )
+)
+
+
+@given(st.binary(max_size=100) | damaged(request_frames), cuts())
+def test_a_broker_survives_any_bytes(data: bytes, sizes: list[int]) -> None:
+    server = ServerConnectionState(scratch=memoryview(bytearray(512)))
+    events = deliver(data, server, sizes=sizes)
+    check_events(events, server.state, (Request, Refusal))
+    for event in events:
+        if isinstance(event, Refusal):
+            assert isinstance(
+                event.error, InvalidRequestError | UnsupportedApiError | UnsupportedVersionError
+            )
+    end = server.end_of_stream()
+    assert end is None or isinstance(end, FrameError)
+
+
+@given(
+    st.binary(max_size=100)
+    | damaged(st.builds(response_frame, st.integers(0, 20), exchanges.map(lambda one: one[3]))),
+    cuts(),
+)
+def test_a_client_survives_any_bytes(data: bytes, sizes: list[int]) -> None:
+    client = ClientConnectionState(scratch=memoryview(bytearray(512)))
+    for entry in make_protocol.load()["apis"]:
+        client.send(make_protocol.api_named(entry["api"]), make_protocol.request_of(entry))
+    events = deliver(data, client, sizes=sizes)
+    check_events(events, client.state, (Response,))
+    answered = {event.correlation_id for event in events if isinstance(event, Response)}
+    assert answered.isdisjoint(outstanding(client))
+
+
+# -- requests in flight ----------------------------------------------------------------------------
+#
+# A broker's connection takes so many requests at a time, loses none, and keeps their order.
+
+
+def test_a_broker_pauses_at_its_limit_and_resumes_at_half_of_it() -> None:
+    server = ServerConnectionState()
+    most = limits.REQUESTS_IN_FLIGHT_MAX
+    requests = deliver(pipelined(most + 10), server)
+    assert len(requests) == server.in_flight == most
+    assert server.paused
+    for request in requests[: most // 2 - 1]:
+        server.reply(request, NO_BROKERS)
+        assert server.resume() == []
+    server.reply(requests[most // 2 - 1], NO_BROKERS)
+    late = server.resume()
+    assert [event.correlation_id for event in late if isinstance(event, Request)] == list(
+        range(most, most + 10)
+    )
+    assert (server.state, server.bytes_held) == (State.OPEN, 0)
+
+
+def test_what_is_in_flight_already_counts() -> None:
+    server = ServerConnectionState(requests_in_flight_max=4)
+    assert len(deliver(pipelined(7)[: 3 * 21], server)) == 3
+    assert not server.paused
+    assert len(deliver(pipelined(7)[3 * 21 :], server)) == 1
+    assert (server.in_flight, server.paused) == (4, True)
+
+
+def test_a_broker_without_spare_room_pauses_even_with_nothing_held_back() -> None:
+    server = ServerConnectionState(requests_in_flight_max=1)
+    (request,) = deliver(raw(1, b"\x80"), server)
+    assert server.paused
+    server.reply(request, NO_BROKERS)
+    assert server.resume() == []
+    assert not server.paused
+
+
+def test_refusals_take_no_room() -> None:
+    server = ServerConnectionState(requests_in_flight_max=2)
+    bad = raw(999, b"\x80")
+    good = raw(1, b"\x80", correlation_id=1)
+    events = deliver(bad * 5 + good + bad, server)
+    assert [type(event) for event in events] == [Refusal] * 5 + [Request, Refusal]
+    assert not server.paused
+
+
+def test_what_was_held_back_may_be_broken() -> None:
+    server = ServerConnectionState(requests_in_flight_max=1)
+    (request,) = deliver(pipelined(2) + bytes(20), server)
+    server.reply(request, NO_BROKERS)
+    (second, broken) = server.resume()
+    assert (type(second), type(broken)) == (Request, Broken)
+    assert server.state is State.ERROR
+
+
+@given(
+    st.lists(st.sampled_from(["good", "bad"]), max_size=20),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 3), min_size=1),
+    cuts(),
+)
+def test_every_request_comes_once_in_order_and_within_the_limit(
+    kinds: list[str], most: int, turns: list[int], sizes: list[int]
+) -> None:
+    """An owner that reads when it may, answers a few at a time, and resumes after each."""
+    server = ServerConnectionState(requests_in_flight_max=most, scratch=memoryview(bytearray(64)))
+    stream = b"".join(
+        raw(1 if kind == "good" else 999, b"\x80", correlation_id=number)
+        for number, kind in enumerate(kinds)
+    )
+    seen: list[int] = []
+    open_requests: list[Request] = []
+    size = cycle(sizes or [64])
+
+    def take(events: list[Any]) -> None:
+        seen.extend(event.correlation_id for event in events)
+        open_requests.extend(event for event in events if isinstance(event, Request))
+        assert len(seen) <= len(kinds)
+        assert server.in_flight == len(open_requests) <= most
+
+    for turn in cycle(turns):
+        if stream and not server.paused:
+            view = server.get_buffer()
+            count = min(len(view), len(stream), next(size))
+            view[:count] = stream[:count]
+            stream = stream[count:]
+            take(server.received(count))
+        answers = turn if stream and not server.paused else max(turn, 1)
+        for _ in range(min(answers, len(open_requests))):
+            server.reply(open_requests.pop(0), NO_BROKERS)
+            if server.paused:
+                take(server.resume())
+        if not stream and not open_requests:
+            break
+    assert seen == list(range(len(kinds)))
+    assert (server.state, server.bytes_held) == (State.OPEN, 0)

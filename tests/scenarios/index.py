@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-PURE: Final = "tests/replication/test_scenarios_pure.py"
-RULES: Final = "tests/replication/test_scenarios_rules.py"
+PURE: Final = "tests/replication/test_histories.py"
+RULES: Final = "tests/replication/test_histories.py"
 AGREEMENT: Final = "tests/scenarios/test_s_agreement.py"
 BROKER: Final = "tests/scenarios/test_s_one_broker.py"
 CLUSTER: Final = "tests/scenarios/test_s_clusters.py"

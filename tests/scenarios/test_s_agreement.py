@@ -16,7 +16,7 @@ from raftlog.replication.partition_state import ChangeReplicas, Rejected, apply,
 from tests.consensus.harness import GROUP, SETTINGS, Network, kinds
 from tests.replication.partition_world import World
 from tests.replication.samples import disks
-from tests.replication.test_scenarios_pure import agree, copy_all, values
+from tests.replication.test_histories import agree, copy_all, values
 
 ELECTION_S = SETTINGS.election_timeout_ms / 1_000
 

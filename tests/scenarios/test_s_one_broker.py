@@ -35,7 +35,7 @@ from raftlog.testing.cluster import answers
 from raftlog.testing.disk import SimDisk
 from raftlog.types import Buffer, TopicPartition
 from tests.consensus.journals import contents, fill_group, open_journal
-from tests.consensus.test_journal_crashes import change, check, started
+from tests.consensus.test_journal import change, check, started
 from tests.replication.samples import disks
 from tests.server.harness import (
     TIMEOUT_S,

@@ -5,25 +5,48 @@ S28: torn bytes above the durable end go; below it they are damage.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.disk import OsDisk
-from raftlog.errors import DamagedLogError
-from raftlog.storage import Log, inspect
+from raftlog.errors import (
+    DamagedLogError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+    UnknownPartitionError,
+)
+from raftlog.storage import DeleteTask, Log, Store, inspect, quarantine
 from raftlog.storage.checkpoint import SLOT_BYTES
-from raftlog.testing.disk import Fault, SimDisk
+from raftlog.storage.quarantine import QUARANTINES_KEPT
+from raftlog.storage.segment import base_offsets
+from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from tests.record.batches import stamped
+from tests.storage.crashes import sweep
+from tests.storage.directories import (
+    DATA,
+    FIRST,
+    SimDiskOfTrees,
+    host,
+    hosted,
+    open_store,
+    paths_of,
+    reopened,
+)
 from tests.storage.harm import overwrite, problems
 from tests.storage.logs import (
     DIRECTORY,
     NOW_MS,
     ONE_SEGMENT,
     SMALL,
+    after_power_cut,
     append,
     batch_of,
     files,
@@ -36,6 +59,7 @@ from tests.storage.logs import (
     value_at,
     values,
 )
+from tests.storage.replicas import SEGMENTED, follow, leader_of
 
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
 
@@ -349,3 +373,664 @@ def test_damage_on_a_real_disk(tmp_path: Path) -> None:
     assert 0 < len(values(log, 0)) < 6
     log.abandon()
     assert path.read_bytes() == data
+
+
+# -- bad disk --------------------------------------------------------------------------------------
+#
+# S30: a write or a sync that fails ends all writing; what was acknowledged is still there.
+
+
+CHANCES = range(10)
+
+
+def log_with(disk: SimDisk, count: int = 8) -> Log:
+    log = open_log(disk)
+    fill(log, count)
+    return log
+
+
+def check_it_writes_no_more(log: Log, disk: SimDisk) -> None:
+    """Also when the disk works again: what it holds is unknown."""
+    disk.faults.clear()
+    before = disk.changes
+    with pytest.raises(StorageFailedError):
+        append(log, b"late")
+    with pytest.raises(StorageFailedError):
+        log.truncate_to(log.log_start_offset)
+    assert log.begin_sync(snapshot=True) is None
+    assert log.apply_retention(now_ms=1 << 45, high_watermark=log.log_end_offset) is None
+    assert not log.roll_if_due(now_ms=1 << 45)
+    assert log._failure is not None
+    log.close()
+    assert disk.changes == before
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        ("write", "*.log"),
+        ("create", "*.log"),
+    ],
+)
+def test_a_failed_write_ends_all_writing(operation: str, path: str) -> None:
+    disk = sim_disk()
+    log = log_with(disk)
+    disk.faults.append(Fault({operation}, path=path))
+    with pytest.raises(StorageFailedError, match="Input/output error"):
+        append(log, b"x" * 2_000, leader_epoch=1)  # a new epoch, a new segment, a batch
+    assert values(log) == [value_at(offset) for offset in range(8)]
+    check_it_writes_no_more(log, disk)
+
+
+def test_half_a_batch_that_cannot_be_taken_back_ends_all_writing_too() -> None:
+    disk = sim_disk()
+    log = log_with(disk)
+    disk.capacity_bytes = 1
+    disk.faults.append(Fault({"truncate"}))
+    with pytest.raises(StorageFailedError, match="truncating a partial write"):
+        append(log, b"x")
+    disk.capacity_bytes = None
+    check_it_writes_no_more(log, disk)
+
+
+def test_a_failed_sync_ends_all_writing_and_is_not_tried_again() -> None:
+    for forgets in [False, True]:
+        for operation, path in [
+            ("sync", "*.log"),
+            ("sync_dir", "*"),
+            ("create", "*/epochs.tmp"),
+            ("write", "*/epochs.tmp"),
+            ("sync", "*/epochs.tmp"),
+            ("rename", "*/epochs.tmp"),
+            ("write", "*/checkpoint"),
+            ("write", "*.index.tmp"),
+            ("rename", "*.index.tmp"),
+            ("sync", "*.producers.tmp"),
+        ]:
+            for seed in CHANCES:
+                disk = sim_disk(seed)
+                log = log_with(disk)
+                fill(log, 7, sync=False, leader_epoch=1)  # a new epoch, and a new segment
+                fault = Fault({operation}, path=path, forgets=forgets, times=FOREVER)
+                disk.faults.append(fault)
+                task = log.begin_sync()
+                assert task is not None
+                with pytest.raises(OSError, match="Input/output") as raised:
+                    task.run()
+                assert fault.times == FOREVER - 1, "it was tried again"
+                error = log.failed_sync(task, raised.value)
+                assert isinstance(error, StorageFailedError)
+                assert (log.durable_end_offset, log.log_end_offset) == (8, 15)
+                assert log.acknowledged_end_offset == 8
+                check_it_writes_no_more(log, disk)
+                log = after_power_cut(disk)
+                assert log.damage == ""
+                assert values(log)[:8] == [value_at(offset) for offset in range(8)]
+
+
+def test_syncing_here_and_now_raises_what_failed() -> None:
+    disk = sim_disk()
+    log = log_with(disk)
+    fill(log, 1, sync=False)
+    disk.faults.append(Fault({"sync"}))
+    with pytest.raises(StorageFailedError, match="syncing log failed"):
+        log.sync()
+    check_it_writes_no_more(log, disk)
+
+
+def test_closing_raises_what_failed_and_lets_go_of_the_files() -> None:
+    disk = sim_disk()
+    log = log_with(disk)
+    fill(log, 1, sync=False)
+    disk.faults.append(Fault({"sync"}))
+    with pytest.raises(StorageFailedError):
+        log.close()
+    assert not any(segment.is_open for segment in log._segments)
+
+
+def test_a_disk_that_drops_what_it_could_not_sync_takes_nothing_acknowledged_along() -> None:
+    """A kill keeps the pages, so the next process sees them; after it, power goes (ATC'20)."""
+    for seed in CHANCES:
+        disk = sim_disk(seed)
+        log = log_with(disk)
+        fill(log, 3, sync=False)
+        disk.faults.append(Fault({"sync"}, forgets=True))
+        with pytest.raises(StorageFailedError):
+            log.sync()
+        log = killed(disk)
+        found = log.log_end_offset
+        assert found == 11
+        fill(log, 2)  # acknowledged, behind what was dropped
+        log = after_power_cut(disk)
+        assert log.damage == ""
+        assert values(log) == [value_at(offset) for offset in range(13)]
+
+
+@pytest.mark.parametrize("operation", ["remove", "sync_dir", "truncate", "sync", "write"])
+def test_a_failed_truncation_ends_all_writing(operation: str) -> None:
+    for seed in CHANCES:
+        disk = sim_disk(seed)
+        log = log_with(disk, 20)
+        disk.faults.append(Fault({operation}))
+        with pytest.raises(StorageFailedError, match="Input/output"):
+            log.truncate_to(7)
+        check_it_writes_no_more(log, disk)
+        log = after_power_cut(disk)
+        assert log.damage == ""
+        assert values(log)[:7] == [value_at(offset) for offset in range(7)]
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_dir", "remove"])
+@pytest.mark.parametrize("restart", [killed, after_power_cut])
+def test_a_failed_deletion_is_told_and_leaves_a_log_that_starts(
+    operation: str, restart: Callable[[SimDisk], Log]
+) -> None:
+    for seed in CHANCES:
+        disk = sim_disk(seed)
+        log = log_with(disk, 20)
+        task = log.advance_log_start(14)
+        assert isinstance(task, DeleteTask)
+        disk.faults.append(Fault({operation}))
+        with pytest.raises(OSError, match="Input/output"):
+            task.run()
+        disk.faults.clear()
+        log = restart(disk)
+        assert log.damage == ""
+        assert log.log_start_offset in {0, 14}
+        assert values(log) == [value_at(o) for o in range(log.log_start_offset, 20)]
+
+
+def test_a_disk_that_fails_at_a_start_keeps_what_it_has() -> None:
+    disk = sim_disk()
+    fill(log_with(disk), 3, sync=False)
+    disk.crash()
+    disk.faults.append(Fault({"sync"}))
+    with pytest.raises(OSError, match="Input/output"):
+        open_log(disk)
+    disk.faults.clear()
+    assert values(killed(disk)) == [value_at(offset) for offset in range(11)]
+    assert disk.list_dir(DIRECTORY)
+
+
+# -- quarantine ------------------------------------------------------------------------------------
+#
+# Damaged logs moved aside: the evidence stays, the partition goes on empty, old evidence goes.
+
+
+PARTITION = f"{DATA}/topics/clicks/{FIRST}/1"
+
+
+@pytest.fixture(params=[pytest.param(3), pytest.param(40, marks=pytest.mark.seeds)])
+def chances(request: pytest.FixtureRequest) -> int:
+    """How many outcomes of each power cut are looked at."""
+    count: int = request.param
+    return count
+
+
+def new_disk(seed: int = 1) -> SimDisk:
+    return SimDiskOfTrees(Random(seed))
+
+
+def quarantine_contents(disk: SimDisk, directory: str) -> dict[str, bytes]:
+    return {
+        name: disk.read_file(f"{directory}/{name}", bytes_max=limits.MIB)
+        for name in disk.list_dir(directory)
+    }
+
+
+def test_a_damaged_log_makes_room_for_an_empty_one() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    log = host(store, 1, count=5)
+    fill(host(store, 0), 2)
+    log.note_damage("bad", offset=3)
+    before = quarantine_contents(disk, PARTITION)
+    path = store.quarantine(FIRST, 1)
+    assert path == f"{PARTITION}.quarantine-1"
+    assert quarantine_contents(disk, path) == before
+    assert store.quarantined_bytes(store.log_dirs[""]) == sum(map(len, before.values())) > 0
+    fresh = store.hosted_log(FIRST, 1)
+    assert (fresh.damage, fresh.log_end_offset, fresh.leader_epoch) == ("", 0, -1)
+    assert f"quarantined in {path}" in fresh.notes[-1]
+    append(fresh, b"from a peer")
+    fresh.sync()
+    store = reopened(disk, power_cut=True)
+    assert hosted(store) == {(FIRST, 0): 2, (FIRST, 1): 1}
+    assert list(quarantine_contents(disk, path)) == list(before)
+
+
+def test_only_the_newest_are_kept() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    notes: list[str] = []
+    for number in range(12):
+        append(host(store, 1), b"%d" % number)
+        store.quarantine(FIRST, 1)
+        notes += store.hosted_log(FIRST, 1).notes
+    kept = [f"{PARTITION}.quarantine-{n}" for n in range(13 - QUARANTINES_KEPT, 13)]
+    assert quarantine.quarantines(disk, PARTITION) == kept
+    assert sum("removed" in note for note in notes) == 12 - QUARANTINES_KEPT
+    assert f"removed {PARTITION}.quarantine-1," in " ".join(notes)
+    assert len(paths_of(disk)) == QUARANTINES_KEPT, "the new log has no files yet"
+
+
+def test_only_this_partitions_are_counted() -> None:
+    disk = new_disk()
+    for name in ("1", "1.quarantine-2", "1.quarantine-x", "11.quarantine-7", "1.other"):
+        disk.make_dirs(f"{DATA}/{name}")
+    assert quarantine.quarantines(disk, f"{DATA}/1") == [f"{DATA}/1.quarantine-2"]
+    assert quarantine.move_aside(disk, f"{DATA}/1") == (f"{DATA}/1.quarantine-3", [])
+
+
+def test_what_is_in_quarantine_is_verified_only_when_asked_for() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    append(host(store, 1), b"x")
+    store.close()
+    store = reopened(disk)
+    path = store.quarantine(FIRST, 1)
+    append(store.hosted_log(FIRST, 1), b"y")
+    store.close()
+    assert [report.directory for report in inspect.verify(disk, DATA)] == [PARTITION]
+    assert [report.directory for report in inspect.verify(disk, path)] == [path]
+
+
+def test_a_dropped_partition_takes_its_quarantine_along() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    host(store, 0, count=1)
+    host(store, 1, count=2)
+    store.quarantine(FIRST, 1)
+    store.drop_partitions(FIRST, [1])
+    assert paths_of(disk) == [f"clicks/{FIRST}/0"]
+
+
+def test_a_partition_that_is_not_here_cannot_be_moved() -> None:
+    store = open_store(new_disk())
+    host(store, 0)
+    with pytest.raises(UnknownPartitionError):
+        store.quarantine(FIRST, 1)
+
+
+def test_a_move_that_fails_is_told_and_the_next_start_goes_on() -> None:
+    for code, error in ((errno.EIO, StorageFailedError), (errno.ENOSPC, DiskFullError)):
+        disk = new_disk()
+        store = open_store(disk)
+        host(store, 1, count=3)
+        disk.faults.append(Fault({"rename"}, code))
+        with pytest.raises(error, match="quarantining"):
+            store.quarantine(FIRST, 1)
+        assert hosted(reopened(disk)) == {(FIRST, 1): 3}
+
+
+def test_the_move_is_durable_before_the_empty_log_is_begun() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    host(store, 1, count=3)
+    before = quarantine_contents(disk, PARTITION)
+    store.quarantine(FIRST, 1)
+    disk.faults.append(Fault({"make_dir"}, error=None))
+    with pytest.raises(Stopped):
+        append(store.hosted_log(FIRST, 1), b"from a peer")
+    for name in before:
+        assert disk.durable_bytes(f"{PARTITION}.quarantine-1/{name}") is not None
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Moved:
+    store: Store
+    batches: list[bytes]
+    is_done: bool = False
+
+
+def test_moving_aside(chances: int, seed: int) -> None:
+    """The old log in its place, or moved whole and an empty one there; which then is durable."""
+
+    def prepare(disk: SimDisk) -> Moved:
+        store = open_store(disk)
+        for _ in range(QUARANTINES_KEPT):
+            host(store, 1, count=1)
+            store.quarantine(FIRST, 1)
+        log = host(store, 1, count=4)
+        return Moved(store, stored(log))
+
+    def act(disk: SimDisk, state: Moved) -> None:
+        state.store.quarantine(FIRST, 1)
+        state.is_done = True
+
+    def check(disk: SimDisk, state: Moved) -> None:
+        store = open_store(disk)
+        log = store.hosted_log(FIRST, 1)
+        assert log.damage == ""
+        assert stored(log) in ([[]] if state.is_done else [[], state.batches])
+        if not stored(log):
+            state.is_done = True
+            aside = quarantine.quarantines(disk, PARTITION)[-1]
+            assert quarantine_contents(disk, aside)[f"{0:020d}.log"] == b"".join(state.batches)
+            append(log, b"from a peer")
+            log.sync()
+            store = reopened(disk, power_cut=True)
+            log = store.hosted_log(FIRST, 1)
+            assert log.log_end_offset == 1
+            log.truncate_to(0)
+        assert len(quarantine.quarantines(disk, PARTITION)) <= QUARANTINES_KEPT + 1
+        store.abandon()
+        disk.crash()
+
+    sweep(prepare, act, check, seed=seed, chances=chances, make_disk=SimDiskOfTrees)
+
+
+@pytest.mark.parametrize("times", [3, FOREVER])
+def test_a_directory_that_is_being_removed_is_moved_aside_in_the_end(times: int) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    fill(host(store, 1), 2)
+    disk.faults.append(Fault({"rename"}, errno.ENOENT, path=PARTITION, times=times))
+    if times == FOREVER:
+        with pytest.raises(StorageFailedError):
+            store.quarantine(FIRST, 1)
+        return
+    assert store.quarantine(FIRST, 1) == f"{PARTITION}.quarantine-1"
+    assert store.hosted_log(FIRST, 1).log_end_offset == 0
+
+
+# -- verification ----------------------------------------------------------------------------------
+#
+# Verification of a running log, and its handling of corrupt and missing files.
+
+
+def closed_log(disk: SimDisk, count: int = 10) -> Log:
+    """A log of segments of three batches that was closed and opened again: indexes vouch for all
+    of it."""
+    log = open_log(disk, SEGMENTED)
+    follow(log, leader_of((0, count)))
+    log.close()
+    return killed(disk, SEGMENTED)
+
+
+def harm(disk: SimDisk, log: Log, offset: int, *, byte: int = 200) -> None:
+    """Flip a bit of the batch at ``offset``, in its payload unless told otherwise."""
+    bases = base_offsets(disk.list_dir(DIRECTORY), ".log")
+    base = max(b for b in bases if b <= offset)
+    position = sum(map(len, stored(log, base)[: offset - base]))
+    disk.flip_bit(f"{DIRECTORY}/{base:020d}.log", 8 * (position + byte))
+
+
+# -- verifying -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_max", [0, 500, 1_000, limits.MIB])
+def test_a_sound_log_is_read_to_its_end(bytes_max: int) -> None:
+    log = closed_log(sim_disk())
+    offset, steps = 0, 0
+    while offset < log.log_end_offset:
+        following = log.verify(offset, bytes_max=bytes_max)
+        assert following > offset
+        offset, steps = following, steps + 1
+    assert steps == {0: 10, 500: 10, 1_000: 5, limits.MIB: 1}[bytes_max]
+    assert log.verify(10, bytes_max=1) == 10
+    with pytest.raises(OffsetOutOfRangeError):
+        log.verify(11, bytes_max=1)
+
+
+@pytest.mark.parametrize("byte", [3, 20, 41, 100, 350], ids=lambda byte: f"byte {byte}")
+@pytest.mark.parametrize("offset", [0, 4, 9])
+def test_a_bad_batch_is_found_noted_and_served_no_more(offset: int, byte: int) -> None:
+    """P6: neither its bytes nor anything after it; and it may not lead with them either."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, offset, byte=byte)
+
+    def verify_all() -> None:
+        following = 0
+        while following < log.log_end_offset:
+            following = log.verify(following, bytes_max=limits.MIB)
+
+    with pytest.raises(DamagedLogError) as raised:
+        verify_all()
+    assert log.damage == str(raised.value)
+    assert log.readable_end_offset <= offset
+    assert log.log_end_offset == 10
+    with pytest.raises(DamagedLogError):
+        log.read(start_offset=offset, end_offset=10, bytes_max=1)
+    with pytest.raises(DamagedLogError):
+        append(log, b"x")
+    assert log.begin_sync() is None
+
+
+def test_a_batch_of_another_log_is_found_by_its_chain() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    other = leader_of((0, 4))
+    changed = other.fork(3)
+    changed.append(value_at(103, 300), producer=(7, 0, 3))
+    assert len(changed.batches[3]) == len(other.batches[3])
+    disk.open(f"{DIRECTORY}/{3:020d}.log").pwrite(changed.batches[3], 0)
+    assert log.verify(0, bytes_max=1) == 1
+    with pytest.raises(DamagedLogError, match="offset 4: it does not follow"):
+        log.verify(2, bytes_max=limits.MIB)
+
+
+def test_a_disk_that_cannot_be_read_is_damage() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    disk.faults.append(Fault({"read"}, path="*.log"))
+    with pytest.raises(DamagedLogError, match="Input/output"):
+        log.verify(5, bytes_max=limits.MIB)
+    assert log.readable_end_offset == 5
+
+
+@pytest.mark.parametrize("byte", [3, 20, 100], ids=lambda byte: f"byte {byte}")
+@pytest.mark.parametrize("offset", [1, 4, 5, 9])
+@pytest.mark.parametrize("bytes_max", [1, 900, limits.MIB])
+def test_what_is_good_before_the_damage_stays_readable(
+    offset: int, byte: int, bytes_max: int
+) -> None:
+    """Also of a header: neither a reader nor the log's own looking-up has to read it."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, offset, byte=byte)
+
+    def verify_all() -> None:
+        following = 0
+        while following < log.log_end_offset:
+            following = log.verify(following, bytes_max=bytes_max)
+
+    with pytest.raises(DamagedLogError):
+        verify_all()
+    assert log.readable_end_offset == offset
+    for start in range(offset):
+        parts = log.read(start_offset=start, end_offset=10, bytes_max=limits.MIB)
+        assert len(b"".join(parts)) > 300 * (offset - start)
+        assert len(log.read(start_offset=start, end_offset=10, bytes_max=1)) == 1
+
+
+def test_a_bad_batch_before_a_bad_header_is_found_first() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    harm(disk, log, 1)
+    harm(disk, log, 2, byte=3)
+    with pytest.raises(DamagedLogError, match="offset 1: "):
+        log.verify(0, bytes_max=limits.MIB)
+    assert log.readable_end_offset == 1
+
+
+def test_no_file_stays_open_that_was_not() -> None:
+    log = closed_log(sim_disk())
+    for segment in log._segments:
+        segment.close()
+    open_one = log._segments[1]
+    assert open_one.file
+    assert log.verify(0, bytes_max=limits.MIB) == 10
+    assert [segment for segment in log._segments if segment.is_open] == [open_one]
+
+
+def test_a_log_that_begins_inside_a_batch_can_be_verified() -> None:
+    log = open_log(sim_disk())
+    append(log, b"a", b"b", b"c")
+    append(log, b"d")
+    log.sync()
+    log.advance_log_start(2).run()
+    assert log.verify(2, bytes_max=1) == 3
+
+
+# -- noting ----------------------------------------------------------------------------------------
+
+
+def test_what_was_noted_is_found_again_at_the_next_start() -> None:
+    for seed in range(12):
+        disk = sim_disk(seed)
+        log = closed_log(disk)
+        harm(disk, log, 4)
+        assert closed_again(disk).damage == ""  # an index vouches for it
+        log = killed(disk, SEGMENTED)
+        log.note_damage("a bad batch", offset=4)
+        log = after_power_cut(disk, SEGMENTED) if seed else killed(disk, SEGMENTED)
+        assert "bytes and their CRC disagree" in log.damage
+        assert len(values(log)) == log.readable_end_offset == 4
+        assert log.log_end_offset == 10
+
+
+def closed_again(disk: SimDisk) -> Log:
+    log = killed(disk, SEGMENTED)
+    log.close()
+    return log
+
+
+def test_what_proves_sound_at_the_next_start_is_served_again() -> None:
+    """A read may fail for other reasons than the disk's."""
+    disk = sim_disk()
+    log = closed_log(disk)
+    log.note_damage("it looked bad", offset=4)
+    log = killed(disk, SEGMENTED)
+    assert (log.damage, len(values(log))) == ("", 10)
+
+
+def test_only_damage_further_down_changes_what_is_known() -> None:
+    log = closed_log(sim_disk())
+    log.note_damage("first", offset=6)
+    log.note_damage("second", offset=8)
+    assert (log.damage, log.readable_end_offset) == ("first", 6)
+    log.note_damage("third", offset=2)
+    assert (log.damage, log.readable_end_offset) == ("third", 2)
+
+
+def test_a_disk_that_takes_no_note_is_no_reason_to_go_on_serving() -> None:
+    disk = sim_disk()
+    log = closed_log(disk)
+    disk.faults.append(Fault(CHANGES, times=FOREVER))
+    log.note_damage("bad", offset=3)
+    assert (log.damage, log.readable_end_offset) == ("bad", 3)
+
+
+def test_a_log_with_unsynced_records_is_not_all_durable() -> None:
+    log = open_log(sim_disk())
+    assert log.is_all_durable
+    fill(log, 1, sync=False)
+    assert not log.is_all_durable
+    log.sync()
+    assert log.is_all_durable
+
+
+# -- files that go while the log is open -----------------------------------------------------------
+
+
+def remove_file(disk: SimDisk, log: Log) -> None:
+    disk.lose(f"{DIRECTORY}/{log.log_start_offset:020d}.log")
+
+
+def put_older_back(disk: SimDisk, log: Log) -> None:
+    log.sync()
+    disk.put_back(DIRECTORY, disk.image(DIRECTORY))
+
+
+REMOVALS = {
+    "directory": lambda disk, _log: disk.lose(DIRECTORY),
+    "segment": remove_file,
+    "checkpoint": lambda disk, _log: disk.lose(f"{DIRECTORY}/checkpoint"),
+    "put back": put_older_back,
+}
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_a_log_notices_that_its_files_are_gone(how: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    told: list[str] = []
+    log.on_missing = lambda: told.append(log.damage)
+    append(log, b"a")
+    log.sync()
+    log.check_place()
+    assert log.damage == ""
+    REMOVALS[how](disk, log)
+    log.check_place()
+    log.check_place()
+    assert told == [log.damage]
+    assert log.damage.startswith(f"{DIRECTORY} was moved, or files in it are missing: ")
+    assert log.readable_end_offset == 0
+    with pytest.raises(DamagedLogError):
+        append(log, b"b")
+    log.close()
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_what_no_start_would_find_does_not_become_durable(how: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    log.sync()
+    append(log, b"b")
+    task = log.begin_sync()
+    assert task is not None
+    REMOVALS[how](disk, log) if how != "put back" else disk.put_back(
+        DIRECTORY, disk.image(DIRECTORY)
+    )
+    with pytest.raises(FileNotFoundError) as raised:
+        task.run()
+    assert isinstance(log.failed_sync(task, raised.value), DamagedLogError)
+    assert (log.durable_end_offset, log._failure) == (1, None)
+
+
+CHANGES_OF_LOGS = {
+    "a new segment": lambda log: [append(log, b"x" * 1_500) for _ in range(3)],
+    "a note of tombstones": lambda log: log.note_missing_tombstones(1),
+    "a cut": lambda log: log.truncate_to(1),
+    "a new beginning": lambda log: log.restart_at(1),
+    "the end": lambda log: log.close(),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES_OF_LOGS)
+def test_a_change_that_finds_no_directory_is_damage_of_the_log_alone(what: str) -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    append(log, b"b")
+    log.sync()
+    append(log, b"c")
+    disk.lose(DIRECTORY)
+    if what == "the end":
+        log.close()
+    else:
+        with pytest.raises(DamagedLogError, match="was moved, or files in it are missing"):
+            CHANGES_OF_LOGS[what](log)
+    assert "was moved, or files in it are missing" in log.damage
+    assert log._failure is None
+
+
+def test_a_log_that_is_deleted_from_tells_that_its_directory_is_gone() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    append(log, b"a")
+    append(log, b"b")
+    log.sync()
+    disk.lose(DIRECTORY)
+    task = log.advance_log_start(1)
+    with pytest.raises(FileNotFoundError) as raised:
+        task.run()
+    assert isinstance(log.disk_failed("deleting", raised.value), DamagedLogError)
+    assert isinstance(log.disk_failed("deleting", OSError(28, "full")), DiskFullError)
+    assert isinstance(log.disk_failed("deleting", OSError(5, "bad")), StorageFailedError)

@@ -18,6 +18,7 @@ from raftlog.testing.disk import CHANGES, Fault, SimDisk
 from tests.storage.compacting_machine import CompactingMachine, CompactingOnSimDisk
 from tests.storage.log_machine import fractions
 from tests.storage.logs import batch_of, stored
+from tests.storage.replica_machine import ReplicaMachine
 
 pytestmark = pytest.mark.timeout(1_800)  # `make seeds` runs many more examples
 
@@ -150,3 +151,12 @@ TestLogOnSimDisk.settings = settings(max_examples=2 * EXAMPLES, stateful_step_co
 TestLogOnOsDisk = LogOnOsDisk.TestCase
 # The same model and the same code: this one shows that a real disk does as the simulated one.
 TestLogOnOsDisk.settings = settings(max_examples=max(10, EXAMPLES // 5), stateful_step_count=50)
+
+
+# -- replica model ---------------------------------------------------------------------------------
+#
+# A follower's log holds a prefix of its leader's, through fail-overs, crashes and bad disks.
+
+
+TestReplica = ReplicaMachine.TestCase
+TestReplica.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=50)

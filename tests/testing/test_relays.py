@@ -5,20 +5,31 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog import tls
 from raftlog.config.address import Address
+from raftlog.errors import InvalidConfigError, InvalidRequestError
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec
 from raftlog.protocol.api import FETCH, PRODUCE, RAFT
 from raftlog.protocol.connection import FIXED_BYTES, FRAME, LENGTH_MIN, MAGIC
+from raftlog.record import Codec, encode, seal, stamp, to_kafka
+from raftlog.record.batch import LEADER_BYTES, parse_header
+from raftlog.testing.certificates import create
 from raftlog.testing.cluster import free_port, wait_until
+from raftlog.testing.kafka_wire import batches_of, encoded, request, response
 from raftlog.testing.relays import (
     BACKWARD,
     COPY_BYTES_MAX,
@@ -45,6 +56,8 @@ from raftlog.testing.relays import (
     find,
     pieces,
 )
+from raftlog.types import ConsumerRecord, TopicPartition
+from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 
 SOON_S = 10.0
 LINK = (1, 2)
@@ -619,3 +632,116 @@ def test_a_new_measure_begins_anew() -> None:
     mangler.forget(Garble)
     garbled.change(bytes(100), toxics(Garble(every_bytes=1, sealed_only=False)))
     assert counts.changed > 10
+
+
+# -- certificates ----------------------------------------------------------------------------------
+#
+# Development certificates: what is in the files, and what is replaced when they are renewed.
+
+
+def test_a_renewal_keeps_the_ca_and_replaces_all_else(tmp_path: Path) -> None:
+    files = create(tmp_path / "tls")
+    every = (files.ca, files.ca_key, files.broker, files.broker_key, files.client, files.client_key)
+    before = {path: path.read_bytes() for path in every}
+    create(tmp_path / "tls")
+    same = {path for path in every if path.read_bytes() == before[path]}
+    assert same == {files.ca, files.ca_key}
+
+
+def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    files = create(tmp_path / "tls")
+    for key in (files.ca_key, files.broker_key, files.client_key):
+        assert key.stat().st_mode & 0o777 == 0o600
+    assert files.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_client_certificate_is_no_certificate_of_a_broker(tmp_path: Path) -> None:
+    files = create(tmp_path / "tls")
+    server = tls.server_context(certificate=str(files.client), key=str(files.client_key))
+    client = tls.client_context(ca=str(files.ca), check_hostname=False)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server)
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (one, other):
+        with pytest.raises(ssl.SSLWantReadError):
+            side.do_handshake()
+    with pytest.raises(ssl.SSLCertVerificationError, match="unsuitable certificate purpose"):
+        one.do_handshake()
+
+
+@pytest.mark.parametrize("host", ["", "a b", "b\u00fccher.example", "x" * 300])
+def test_what_is_no_host_name_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is not a host name or an IP address"):
+        create(tmp_path / "tls", hosts=[host])
+    assert not (tmp_path / "tls").exists()
+
+
+def test_a_ca_without_its_key_signs_nothing_and_stays(tmp_path: Path) -> None:
+    files = create(tmp_path / "tls")
+    ca = files.ca.read_bytes()
+    files.ca_key.unlink()
+    with pytest.raises(InvalidConfigError, match=r"Restore ca\.pem and ca\.key"):
+        create(tmp_path / "tls")
+    assert files.ca.read_bytes() == ca
+
+
+# -- kafka wire ------------------------------------------------------------------------------------
+#
+# The client's side of Kafka's wire: requests and responses of any version, and record batches.
+
+
+HERE = TopicPartition("t", 3)
+RECORDS = [
+    KafkaRecord(b"one", b"key", 5_000, (("name", b"x"), ("none", None))),
+    KafkaRecord(None, None, 4_000),
+    KafkaRecord(b"three" * 50, b"", 9_000),
+]
+
+
+def read(data: bytes) -> list[tuple[int, int, list[ConsumerRecord]]]:
+    return list(batches_of(HERE, memoryview(data)))
+
+
+@pytest.mark.parametrize("codec_", Codec)
+def test_batches_are_read_as_clients_write_them(codec_: Codec) -> None:
+    batch = kafka_resealed(kafka_batch(RECORDS, codec=codec_), base_offset=100, leader_epoch=7)
+    expected = [
+        ConsumerRecord(*HERE, 100 + row, *record[1::-1], record.headers, record.timestamp_ms, 7)
+        for row, record in enumerate(RECORDS)
+    ]
+    assert read(batch) == [(103, 7, expected)]
+    assert read(batch + batch[:-1]) == [(103, 7, expected)], "the rest of a batch is ignored"
+
+
+def test_compacted_batches_and_append_times_are_read() -> None:
+    body = encode([b"a", b"b"], timestamps_ms=1, offset_deltas=[1, 4], last_offset_delta=8)
+    batch = seal(body) + body.payload
+    leader, _ = stamp(
+        parse_header(batch),
+        base_offset=10,
+        leader_epoch=2,
+        append_timestamp_ms=77,
+        log_append_time=True,
+        previous_chain=0,
+    )
+    ((next_offset, epoch, records),) = read(b"".join(to_kafka(leader + batch[LEADER_BYTES:])))
+    assert (next_offset, epoch) == (19, 2)
+    assert [(each.offset, each.value, each.timestamp_ms) for each in records] == [
+        (11, b"a", 77),
+        (14, b"b", 77),
+    ]
+
+
+def test_a_corrupt_batch_is_noticed() -> None:
+    batch = bytearray(kafka_batch(RECORDS))
+    batch[-1] ^= 1
+    with pytest.raises(AssertionError, match="CRC"):
+        read(bytes(batch))
+
+
+def test_a_request_has_a_header_and_a_response_is_read() -> None:
+    sent = request(apis.HEARTBEAT, 4, correlation_id=9, client_id=b"me")
+    assert struct.unpack_from(">ihhih2sb", sent) == (len(sent) - 4, 12, 4, 9, 2, b"me", 0)
+    message = codec.structs("response", apis.HEARTBEAT.key).root(error_code=27)
+    data = b"\0\0\0\x09\0" + encoded("response", apis.HEARTBEAT, 4, message)
+    assert response(apis.HEARTBEAT, 4, struct.pack(">i", len(data)) + data) == (9, message)

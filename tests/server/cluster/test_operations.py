@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
 
 import pytest
 
 from raftlog.errors import (
+    ClusterNotReadyError,
+    CommitUnknownError,
+    InvalidPartitionsError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    RaftlogError,
     ThrottledError,
+    TopicExistsError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -19,11 +25,18 @@ from raftlog.protocol.cluster import (
     DescribeClusterResponse,
     TransferLeaderRequest,
 )
+from raftlog.protocol.peer import EncodedPartitionState
+from raftlog.replication.cluster_commands import CreateTopic, DeleteTopic, decode_command
 from raftlog.replication.partition_state import Elect
 from raftlog.server.broker import Broker
+from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.operations import BURST, INTERVAL_SECONDS, PER_SECOND, TransferRate
+from raftlog.server.cluster.topics import LEADERS_TIMEOUT_SECONDS, ClusterTopics
 from raftlog.testing.simulator.world import World
 from raftlog.types import TopicPartition
+from tests.running import runs
+from tests.server.cluster.hosting import Hosting, hosting
+from tests.server.cluster.paper import state_of
 from tests.server.cluster.simulated import Cluster, on, operations
 from tests.server.harness import finished
 
@@ -193,3 +206,236 @@ def test_what_is_refused_is_not_counted() -> None:
     rate = TransferRate()
     assert sum(admitted(rate, number, 10.0) for number in range(100)) == BURST
     assert admitted(rate, 7, 10.0 + INTERVAL_SECONDS)
+
+
+# -- administration --------------------------------------------------------------------------------
+#
+# Changes to topics: agreed on, followed here, and only then answered.
+
+
+class Asking:
+    """What is asked of broker 1, whose topics are real."""
+
+    def __init__(self, h: Hosting, *, default_replication_factor: int = 0) -> None:
+        self.h, self.plane = h, h.s.plane
+        self.plane.machines[CLUSTER_GROUP] = h.s.machine
+        ids = iter(range(1, 100))
+        self.topics = ClusterTopics(
+            h.s.machine,
+            h.s.plane.as_plane,
+            h.partitions,
+            new_id=lambda: f"T{next(ids)}",
+            loop=h.s.loop,
+            default_replication_factor=default_replication_factor,
+        )
+
+    async def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin ``work``, up to where it waits."""
+        task = asyncio.ensure_future(work)
+        await self.h.s.come_to_rest()
+        return task
+
+    def create(self, name: str = "t", **facts: Any) -> Coroutine[Any, Any, Any]:
+        facts = {"partitions": 1, "replication_factor": 3, "config": {}, **facts}
+        return self.topics.create(name, **facts)
+
+    async def there(self, name: str = "t") -> Any:
+        """A topic that is there and led."""
+        task = await self.begin(self.create(name))
+        self.plane.agree()
+        await self.h.s.come_to_rest()
+        await self.h.elect(1, self.h.s.machine.topics[name].id)
+        return await task
+
+
+def asking(test: Callable[[Asking], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def run(h: Hosting) -> None:
+        await test(Asking(h, **options))
+
+    hosting(run)
+
+
+@runs(asking)
+async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
+    task = await a.begin(a.create(config={"retention.ms": "5"}))
+    assert not task.done()
+    record = a.plane.agree().value
+    await a.h.s.come_to_rest()
+    assert a.h.host().log.config.retention_ms == 5
+    await asyncio.sleep(1)
+    assert not task.done(), "nobody leads it"
+    await a.h.elect(2)
+    assert await task == record
+
+
+@runs(asking)
+async def test_a_topic_without_a_vote_here_is_created_when_its_leader_is_known(a: Asking) -> None:
+    for name in ("t", "u", "v"):
+        task = await a.begin(a.create(name, replication_factor=1))
+        record = a.plane.agree().value
+        await a.h.s.come_to_rest()
+        (replica,) = record.partitions[0].replicas
+        if replica != 1:
+            break
+        await a.h.elect(1, record.id)
+        await task
+    await asyncio.sleep(1)
+    assert not task.done(), "no broker has sent the state"
+    led = state_of(replica, epoch=1).encode()
+    a.h.state_broadcast.receive([EncodedPartitionState(record.id, 0, 1, led)])
+    assert await task == record
+
+
+@runs(asking)
+async def test_a_topic_that_nobody_leads_is_answered_after_a_while(a: Asking) -> None:
+    task = await a.begin(a.create())
+    a.plane.agree()
+    await asyncio.sleep(LEADERS_TIMEOUT_SECONDS * 1.1)
+    assert task.done()
+    assert task.result().name == "t"
+
+
+@runs(asking)
+async def test_what_the_cluster_refuses_is_refused(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.create())
+    a.plane.agree()
+    with pytest.raises(TopicExistsError):
+        await task
+    task = await a.begin(a.create("u", replication_factor=4))
+    a.plane.agree()
+    with pytest.raises(InvalidPartitionsError):
+        await task
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@runs(asking)
+async def test_a_creation_that_nobody_knows_the_outcome_of_is_made_once(
+    a: Asking, *, applied: bool
+) -> None:
+    task = await a.begin(a.create())
+    first = a.plane.proposals[0].command
+    a.plane.lose(applied=applied)
+    await a.h.s.come_to_rest()
+    assert a.plane.proposals[0].command == first
+    a.plane.agree()
+    await a.h.s.come_to_rest()
+    await a.h.elect(1)
+    assert (await task).id == "T1"
+    assert list(a.h.s.machine.topics) == ["t"]
+
+
+@runs(asking)
+async def test_what_stays_unknown_is_told_as_such(a: Asking) -> None:
+    task = await a.begin(a.create())
+    for _ in range(2):
+        a.plane.lose()
+        await a.h.s.come_to_rest()
+    with pytest.raises(CommitUnknownError):
+        await task
+
+
+@runs(asking)
+async def test_without_a_cluster_nothing_is_changed_and_that_is_said(a: Asking) -> None:
+    task = await a.begin(a.create())
+    a.plane.refuse()
+    with pytest.raises(ClusterNotReadyError):
+        await task
+
+
+@runs(asking)
+async def test_a_plan_changes_nothing(a: Asking) -> None:
+    plan = await a.topics.plan("t", partitions=2, replication_factor=3, config={})
+    assert len(plan.partitions) == 2
+    with pytest.raises(InvalidPartitionsError):
+        await a.topics.plan("t", partitions=1, replication_factor=9, config={})
+    assert not a.h.s.machine.topics
+    assert not a.plane.proposals
+
+
+@pytest.mark.parametrize(("asked", "made"), [(0, 2), (1, 1), (3, 3)])
+@runs(asking, default_replication_factor=2)
+async def test_how_many_copies_is_the_clusters_default(a: Asking, *, asked: int, made: int) -> None:
+    plan = await a.topics.plan("t", partitions=1, replication_factor=asked, config={})
+    assert plan.replication_factor == made
+
+
+@runs(asking)
+async def test_a_deletion_is_of_the_topic_that_is_known_here_and_no_later_one(a: Asking) -> None:
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t", None))
+    deletion = decode_command(a.plane.proposals[0].command)
+    assert deletion == DeleteTopic(name="t", topic_id=record.id)
+    a.h.s.machine.apply(DeleteTopic(name="t").encode())
+    a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError):
+        await task
+    assert a.h.s.machine.topics["t"].id == "T9"
+
+
+@runs(asking)
+async def test_a_deletion_by_a_broker_that_knows_no_such_topic_deletes_none(a: Asking) -> None:
+    """It was asked again elsewhere, and a topic of that name was made, before this one decided."""
+    task = await a.begin(a.topics.delete("t", None))
+    a.h.s.command(CreateTopic(name="t", topic_id="T9", partitions=1, replication_factor=1))
+    a.plane.agree()
+    with pytest.raises(ClusterNotReadyError, match="Delete it again"):
+        await task
+    assert a.h.s.machine.topics["t"].id == "T9", "clients ask again, and it is known then"
+    task = await a.begin(a.topics.delete("u", None))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError):
+        await task
+
+
+@runs(asking)
+async def test_a_deletion_of_a_topic_by_its_id_deletes_no_later_one_of_its_name(a: Asking) -> None:
+    """A request may arrive after its client has deleted the topic and created it again."""
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t", "T0"))
+    a.plane.agree()
+    with pytest.raises(UnknownTopicError, match="not T0"):
+        await task
+    assert a.h.s.machine.topics["t"] == record
+
+
+@runs(asking)
+async def test_a_deleted_topic_is_gone_here_when_that_is_answered(a: Asking) -> None:
+    record = await a.there()
+    task = await a.begin(a.topics.delete("t", None))
+    a.plane.agree()
+    assert await task == ("t", record.id)
+    assert "t" not in a.h.topics
+    assert a.h.on_disk() == []
+
+
+@runs(asking)
+async def test_settings_are_changed_when_the_log_goes_by_them(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+    a.plane.agree()
+    record = await task
+    assert record.overrides == {"retention.ms": "7"}
+    assert a.h.host().log.config.retention_ms == 7
+
+
+@runs(asking)
+async def test_more_partitions_are_there_when_they_are_led(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.add_partitions("t", 2))
+    a.plane.agree()
+    await asyncio.sleep(1)
+    assert not task.done()
+    await a.h.elect(1, partition=1)
+    assert len((await task).partitions) == 2
+
+
+@runs(asking)
+async def test_a_topic_that_is_deleted_meanwhile_is_said_to_be(a: Asking) -> None:
+    await a.there()
+    task = await a.begin(a.topics.alter("t", {"retention.ms": "7"}))
+    a.plane.agree()
+    a.h.s.machine.apply(DeleteTopic(name="t").encode())
+    with pytest.raises(RaftlogError, match="deleted during the request"):
+        await task

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from raftlog.testing.checker.judge import judge
-from raftlog.testing.history.entries import AnyEntry, Append, Dump, Poll, Read
+from raftlog.testing.history import entries as keys
+from raftlog.testing.history.entries import (
+    AnyEntry,
+    Append,
+    Commit,
+    Committed,
+    Dump,
+    Member,
+    Poll,
+    Read,
+)
 from tests.testing.checker.synthetic import SHORT, SIDE, Size, history
+from tests.testing.checker.synthetic_compaction import CLEAN, KEYS, TOMBSTONES_KEPT, Compacted
+from tests.testing.checker.synthetic_groups import (
+    APPENDED,
+    MEMBERLESS,
+    PARTITIONS,
+    SILENT,
+    SPOKEN,
+    TICKS,
+    Groups,
+)
 
 
 @pytest.mark.parametrize("seed", range(50, 60))
@@ -65,3 +86,94 @@ def test_they_have_all_that_makes_judging_hard() -> None:
 
 def of(seed: int, kind: type) -> list[Append]:
     return [entry for entry in history(seed) if isinstance(entry, kind)]
+
+
+# -- synthetic compaction --------------------------------------------------------------------------
+#
+# The compacted topic of a synthetic history: what is left of each key is what was last of it.
+
+
+def made(seed: int) -> Compacted:
+    compacted = Compacted(Random(seed), 0, 10**9)
+    compacted.entries()
+    return compacted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_is_what_was_last(seed: int) -> None:
+    compacted = made(seed)
+    left = compacted.log()
+    assert 0 < len(left) < compacted.log_end
+    assert [offset for offset, *_ in left] == sorted({offset for offset, *_ in left})
+    for offset, _, value, _ in left:
+        assert compacted.values[offset] == value
+    state = {keys.key_of(value, KEYS): value for value in compacted.values}
+    now = {keys.key_of(value, KEYS): value for _, _, value, _ in left}
+    for key, value in state.items():
+        assert now.get(key) == value or (key not in now and keys.is_tombstone(value))
+
+
+def test_holes_and_tombstones_come_up() -> None:
+    compacted = made(1)
+    clean = int(CLEAN * compacted.log_end)
+    left = compacted.log()
+    assert sum(offset < clean for offset, *_ in left) < clean / 2
+    assert [offset for offset, *_ in left if offset >= clean] == [*range(clean, compacted.log_end)]
+    gone = [
+        value
+        for value in compacted.values[: int(TOMBSTONES_KEPT * compacted.log_end)]
+        if keys.is_tombstone(value)
+    ]
+    assert gone
+    assert not set(gone) & {value for _, _, value, _ in left}
+
+
+def test_entries_are_in_order_and_some_nobody_knows() -> None:
+    entries = Compacted(Random(1), 0, 10**9).entries()
+    times = [entry.time for entry in entries]
+    assert times == sorted(times)
+    assert {e.type for e in entries if isinstance(e, Append)} == {"invoke", "ok", "info"}
+
+
+# -- synthetic groups ------------------------------------------------------------------------------
+#
+# The groups of a synthetic history: all that makes judging hard comes up.
+
+
+def synthetic_groups_made(seed: int = 1) -> Groups:
+    return Groups(Random(seed), [1_000_000 * tick for tick in range(1, TICKS + 1)])
+
+
+def test_entries_are_in_order_and_the_same_for_the_same_seed() -> None:
+    groups = synthetic_groups_made()
+    entries = groups.entries()
+    load = list(entries)
+    times = [entry.time for entry in load]
+    assert times == sorted(times)
+    assert synthetic_groups_made().entries() == load
+    assert any(synthetic_groups_made(seed).entries() != load for seed in range(2, 6))
+
+
+def test_what_comes_up() -> None:
+    entries = list(synthetic_groups_made().entries())
+    whats = {entry.what for entry in entries if isinstance(entry, Member)}
+    assert whats == {"start", "assigned", "revoked", "lost", "killed", "paused", "resumed", "end"}
+    commits = [entry for entry in entries if isinstance(entry, Commit)]
+    assert {commit.group for commit in commits} == {SPOKEN, MEMBERLESS}
+    assert {commit.type for commit in commits} == {"invoke", "ok", "info"}
+    given = {entry.group for entry in entries if isinstance(entry, Poll)}
+    assert given == {SPOKEN, SILENT}
+
+
+def test_in_the_end_all_is_given_and_committed() -> None:
+    groups = synthetic_groups_made()
+    groups.entries()
+    ending = list(groups.ending(10**12))
+    told = [e for e in ending if isinstance(e, Committed) and e.type == "ok" and e.group == SILENT]
+    assert told
+    for entry in told:
+        assert entry.offsets == groups.ends
+    for partition in PARTITIONS:
+        runs = groups.log(partition)
+        assert sum(count for _, count, _, _ in runs) == groups.ends[partition]
+        assert {count for _, count, _, _ in runs} == {APPENDED}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from raftlog import limits
 from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.errors import StorageFailedError
 from raftlog.testing.disk import Fault, SimDisk, Stopped
-from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError
+from raftlog.testing.simulator.loop import NodeLoop, SimLoop, SimulationError, Strand
+from raftlog.testing.simulator.network import GIVE_UP_S, RETRANSMIT_S_MAX, Latency
 from raftlog.testing.simulator.world import (
     ClientMachine,
     DiskTurns,
@@ -26,6 +31,7 @@ from raftlog.testing.simulator.world import (
 )
 from raftlog.types import NewTopic, TopicPartition
 from tests.testing.simulator.machines import broker_of, content, failing, world_of
+from tests.testing.simulator.peers import Link, Peer, buffered
 
 
 def test_all_brokers_boot_and_know_of_each_other() -> None:
@@ -586,3 +592,816 @@ def test_threads_take_turns_at_a_mutex() -> None:
         desk.workers.submit(partial(work, name), lambda *_: None)
     desk.world.run_until(100.0)
     assert [what for _, what in desk.events] == ["a begins", "a ends", "b begins", "b ends"]
+
+
+# -- loop ------------------------------------------------------------------------------------------
+#
+# Virtual time: events in their order, clocks that differ, processes that are paused and killed.
+
+
+def node(world: SimLoop | None = None, **settings: Any) -> NodeLoop:
+    return NodeLoop(world or SimLoop(), "node", **settings)
+
+
+def run(loop: NodeLoop, program: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a program on a process of its own, to its end."""
+    task = loop.create_task(program())
+    loop.world.run_until(task, limit_s=1_000_000)
+    return task.result()
+
+
+# -- order and time --------------------------------------------------------------------------------
+
+
+def test_events_run_in_the_order_of_time_and_then_of_their_making() -> None:
+    world = SimLoop()
+    one, other = NodeLoop(world, "one"), NodeLoop(world, "other")
+    seen: list[str] = []
+    one.call_later(2, seen.append, "2")
+    one.call_later(1, seen.append, "1 first")
+    other.call_later(1, seen.append, "1 second")
+    one.call_soon(seen.append, "soon")
+    world.run_until(3.0)
+    assert seen == ["soon", "1 first", "1 second", "2"]
+    assert world.now == 3.0
+
+
+def test_who_watches_is_told_of_every_event_after_it() -> None:
+    world = SimLoop()
+    one, other = NodeLoop(world, "one"), NodeLoop(world, "other")
+    seen: list[str] = []
+    world.on_event = lambda loop: seen.append(f"after {loop.name}")
+    one.call_later(1, seen.append, "1")
+    one.call_later(2, seen.append, "never").cancel()
+    other.call_later(3, seen.append, "3")
+    world.run_until(4.0)
+    assert seen == ["1", "after one", "3", "after other"]
+    assert world.events == 2
+
+
+def test_time_does_not_pass_while_code_runs_and_jumps_between_events() -> None:
+    loop = node(offset_s=5.0)
+
+    async def program() -> list[float]:
+        times = [loop.time()]
+        sum(range(10_000))
+        times.append(loop.time())
+        await asyncio.sleep(3_600)
+        return [*times, loop.time()]
+
+    first, same, later = run(loop, program)
+    assert first == same >= 5.0
+    assert later == pytest.approx(first + 3_600, abs=1e-3)
+
+
+@given(
+    offset_s=st.floats(0, 1e6),
+    drift=st.floats(-0.01, 0.01),
+    delays=st.lists(st.floats(0, 1e4), min_size=1, max_size=20),
+)
+def test_no_timer_is_early_by_the_clock_of_its_process(
+    offset_s: float, drift: float, delays: list[float]
+) -> None:
+    loop = node(offset_s=offset_s, drift=drift)
+    begun = loop.time()
+    late: list[float] = []
+    for delay in delays:
+        loop.call_later(delay, lambda due: late.append(loop.time() - due), begun + delay)
+    loop.world.run_until(20_000.0)
+    assert len(late) == len(delays)
+    assert all(0 <= seconds < 1e-5 for seconds in late)
+
+
+def test_clocks_run_apart() -> None:
+    world = SimLoop()
+    fast, slow = NodeLoop(world, "fast", drift=0.01), NodeLoop(world, "slow", offset_s=7)
+    world.run_until(100.0)
+    assert (fast.time(), slow.time()) == (pytest.approx(101.0), pytest.approx(107.0))
+
+
+def test_a_turn_takes_time_so_that_what_spins_does_not_hold_up_the_world() -> None:
+    loop = node(step_ns=1_000)
+    turns = 0
+
+    async def spin() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    loop.create_task(spin())
+    loop.world.run_until(0.01)
+    assert turns == pytest.approx(10_000, rel=0.01)
+    loop.kill()
+    loop.bury()
+
+
+def test_what_asyncio_offers_works() -> None:
+    loop = node()
+
+    async def program() -> str:
+        assert asyncio.get_running_loop() is loop
+        event, lock = asyncio.Event(), asyncio.Lock()
+        loop.call_later(1, event.set)
+        async with lock:
+            await asyncio.wait_for(event.wait(), 2)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.Event().wait()
+        first, second = await asyncio.gather(asyncio.sleep(2, "a"), asyncio.sleep(1, "b"))
+        task = asyncio.ensure_future(asyncio.sleep(9))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return first + second
+
+    assert run(loop, program) == "ab"
+
+
+def test_a_cancelled_timer_does_not_run() -> None:
+    loop = node()
+    ran: list[int] = []
+    loop.call_later(1, ran.append, 1).cancel()
+    loop.call_soon(ran.append, 2).cancel()
+    loop.world.run_until(2.0)
+    assert not ran
+
+
+# -- what fails a run ------------------------------------------------------------------------------
+
+
+def test_an_exception_that_nobody_takes_ends_the_run_and_says_where() -> None:
+    loop = node()
+    loop.call_later(1, lambda: 1 // 0)
+    with pytest.raises(SimulationError, match=r"^1\.\d+ node: .*ZeroDivisionError.*test_world"):
+        loop.world.run_until(2.0)
+
+
+def test_a_task_that_fails_with_nobody_to_see_it_ends_the_run() -> None:
+    loop = node()
+
+    async def fails() -> None:
+        raise ValueError("lost")
+
+    loop.create_task(fails())
+    loop.world.run_until(1.0)
+    loop.check_tasks()
+    with pytest.raises(SimulationError, match="lost"):
+        loop.world.run_until(loop.create_future(), limit_s=2)
+
+
+def test_waiting_for_what_does_not_come_is_told() -> None:
+    loop = node()
+    with pytest.raises(SimulationError, match="not done"):
+        loop.world.run_until(loop.create_future(), limit_s=5)
+
+
+def test_an_endless_loop_is_told() -> None:
+    loop = node(SimLoop(events_max=1_000))
+
+    def again() -> None:
+        loop.call_soon(again)
+
+    again()
+    with pytest.raises(SimulationError, match="endless"):
+        loop.world.run_until(1_000.0)
+
+
+# -- pausing and killing ---------------------------------------------------------------------------
+
+
+def test_what_comes_due_while_paused_runs_at_once_afterwards_in_its_order() -> None:
+    loop = node()
+    seen: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, round(loop.time(), 3)))
+
+    loop.call_later(3, note, "c")
+    loop.call_later(1, note, "a")
+    loop.call_later(2, note, "b")
+    loop.call_later(9, note, "d")
+    loop.pause()
+    loop.world.run_until(5.0)
+    assert not seen
+    loop.resume()
+    loop.world.run_until(10.0)
+    assert seen == [("a", 5.0), ("b", 5.0), ("c", 5.0), ("d", 9.0)]
+
+
+def test_a_killed_process_runs_nothing_more_not_even_what_cleans_up() -> None:
+    loop = node()
+    cleaned: list[str] = []
+
+    async def program() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            cleaned.append("up")
+            loop.call_soon(cleaned.append, "late")
+
+    loop.create_task(program())
+    loop.world.run_until(1.0)
+    loop.kill()
+    loop.call_soon(cleaned.append, "dead")
+    loop.call_later(1, cleaned.append, "dead")
+    loop.world.run_until(20.0)
+    gc.collect()
+    assert not cleaned
+
+
+@pytest.mark.filterwarnings("error")
+def test_burying_says_nothing_whatever_was_under_way() -> None:
+    loop = node()
+    started: list[str] = []
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(10)
+
+    async def failing() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            asyncio.get_running_loop()
+
+    async def unstarted() -> None:
+        started.append("?")
+
+    for program in (stubborn, failing):
+        loop.create_task(program())
+    loop.world.run_until(1.0)
+    loop.create_task(unstarted())
+    loop.kill()
+    loop.create_task(unstarted())
+    loop.bury()
+    gc.collect()
+    assert not started
+    assert not loop.world.failures
+
+
+def test_the_end_of_the_process_within_an_operation_is_no_failure() -> None:
+    loop = node()
+    ran: list[int] = []
+
+    def operation() -> None:
+        raise Stopped
+
+    loop.call_later(1, operation)
+    loop.call_later(2, ran.append, 1)
+    loop.world.run_until(3.0)
+    assert not loop.is_alive
+    assert not ran
+
+
+# -- the same again --------------------------------------------------------------------------------
+
+
+def digest_of(delays: list[float]) -> str:
+    loop = node()
+
+    async def program() -> None:
+        for delay in delays:
+            await asyncio.sleep(delay)
+
+    run(loop, program)
+    return loop.world.digest()
+
+
+def test_the_digest_is_of_all_that_happened() -> None:
+    assert digest_of([1, 2]) == digest_of([1, 2])
+    assert digest_of([1, 2]) != digest_of([2, 1])
+    world = SimLoop()
+    before = world.digest()
+    world.note("something")
+    assert world.digest() != before
+
+
+# -- strand ----------------------------------------------------------------------------------------
+#
+# A call goes on when it is let, never beside the loop, and an abandoned one does nothing more.
+
+
+def holding(events: list[str], name: str) -> Strand:
+    def work() -> None:
+        events.append(f"{name} begins")
+        try:
+            strand.hold_up()
+            events.append(f"{name} goes on")
+        finally:
+            events.append(f"{name} ends")
+
+    strand = Strand(work)
+    return strand
+
+
+def test_calls_take_turns() -> None:
+    events: list[str] = []
+    a, b = holding(events, "a"), holding(events, "b")
+    for strand in (a, b, b, a):
+        assert Strand.current is None
+        strand.resume()
+    assert (a.is_done, b.is_done) == (True, True)
+    assert events == [
+        "a begins", "b begins", "b goes on", "b ends", "a goes on", "a ends",
+    ]  # fmt: skip
+
+
+def test_what_escapes_is_kept() -> None:
+    def fails() -> None:
+        raise OSError("broken")
+
+    strand = Strand(fails)
+    strand.resume()
+    assert isinstance(strand.error, OSError)
+
+
+def test_an_abandoned_call_only_cleans_up() -> None:
+    events: list[str] = []
+    strand = holding(events, "a")
+    strand.resume()
+    strand.abandon()
+    assert strand.is_done
+    assert isinstance(strand.error, Stopped)
+    assert events == ["a begins", "a ends"]
+    never = holding(events, "b")
+    never.abandon()
+    assert never.is_done
+    assert events[2:] == []
+
+
+# -- network ---------------------------------------------------------------------------------------
+#
+# Who reaches whom in a simulated network, and what becomes of connections when they cannot.
+
+
+SEEDS = range(40)
+LONG_S = 2 * max(GIVE_UP_S)
+
+
+def refused(link: Link, port: int = 9) -> type[BaseException] | None:
+    async def program() -> type[BaseException] | None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: Peer(link.world), "server", port)
+        except OSError as error:
+            return type(error)
+        return None
+
+    return link.run_in(link.client, program)
+
+
+# -- connecting ------------------------------------------------------------------------------------
+
+
+def test_a_connection_takes_a_round_trip() -> None:
+    link = Link(latency=Latency(0.1, 1e-6))
+    begun = link.world.now
+    near, far = link.connect()
+    assert near.told_at[0] - begun == pytest.approx(0.2, abs=0.01)
+    assert far.told_at[0] - begun == pytest.approx(0.3, abs=0.01)
+
+
+def test_nobody_listens() -> None:
+    link = Link()
+    assert refused(link, port=8) is ConnectionRefusedError
+    link.kill_server()
+    assert refused(link) is ConnectionRefusedError
+    link.restart_server()
+    assert refused(link) is None
+
+
+def test_a_listener_that_was_closed_takes_no_more() -> None:
+    link = Link()
+    server = link.network.listener("server", 9)
+    assert server is not None
+    assert server.is_serving()
+    assert server.get_loop() is link.server
+    server.close()
+    assert not server.is_serving()
+    assert refused(link) is ConnectionRefusedError
+    assert link.network.listener("server", 9) is None
+
+
+def test_an_address_has_one_listener() -> None:
+    link = Link()
+    with pytest.raises(OSError, match="in use"):
+        link.listen()
+
+
+@pytest.mark.parametrize("one_way", [("client", "server"), ("server", "client")])
+def test_nobody_answers_across_a_cut(one_way: tuple[str, str]) -> None:
+    link = Link()
+    link.network.cut(*one_way, one_way=True)
+    begun = link.world.now
+    assert refused(link) is TimeoutError
+    assert link.world.now - begun > 20
+    assert not link.accepted
+
+
+def test_connecting_goes_on_when_the_link_is_mended_meanwhile() -> None:
+    link = Link()
+    link.network.cut("client", "server")
+    link.client.call_later(2, link.network.mend, "client", "server")
+    assert refused(link) is None
+
+
+def test_a_paused_process_is_connected_to_and_learns_of_it_later() -> None:
+    link = Link()
+    link.server.pause()
+    assert refused(link) is None
+    link.wait(1)
+    assert not link.accepted
+    link.server.resume()
+    link.wait(1)
+    assert link.accepted[0].told == ["made"]
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+
+def test_bytes_across_a_cut_come_after_it_or_never() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        link = Link(seed)
+        near, far = link.connect()
+        link.network.cut("client", "server")
+        near.transport.write(b"late")
+        link.wait(5)
+        assert not far.received
+        lost_before = near.is_lost or far.is_lost
+        link.network.mend("client", "server")
+        link.wait(RETRANSMIT_S_MAX + 1)
+        outcomes.add((far.received, lost_before))
+        if not lost_before:
+            assert far.received == b"late"
+    assert outcomes >= {(b"late", False), (b"", True)}
+
+
+def test_a_cut_connection_may_stay_open_at_one_end_at_both_or_at_none() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        link = Link(seed)
+        near, far = link.connect()
+        link.network.cut("client", "server")
+        link.wait(LONG_S)
+        outcomes.add((near.told[-1], far.told[-1]))
+    assert len(outcomes) == 4
+    assert ("made", "made") in outcomes
+    assert ("lost OSError", "made") in outcomes or ("lost TimeoutError", "made") in outcomes
+
+
+def test_one_way_the_bytes_still_come() -> None:
+    link = Link()
+    near, far = link.connect()
+    link.network.cut("client", "server", one_way=True)
+    near.transport.write(b"to the server")
+    far.transport.write(b"to the client")
+    link.wait(0.2)
+    assert (near.received, far.received) == (b"to the client", b"")
+    assert link.network.reaches("server", "client")
+    assert link.network.cuts == [("client", "server")]
+
+
+def test_who_gave_up_answers_late_bytes_with_a_reset() -> None:
+    seen = 0
+    for seed in SEEDS:
+        link = Link(seed)
+        near, far = link.connect()
+        link.network.cut("client", "server")
+        link.wait(LONG_S)
+        if far.is_lost and not near.is_lost:
+            near.transport.write(b"hello?")
+            link.network.mend("client", "server")
+            link.wait(3)
+            assert near.told[-1] == "lost ConnectionResetError"
+            seen += 1
+    assert seen
+
+
+def test_a_netsplit_cuts_between_groups_and_nowhere_else() -> None:
+    network = Link().network
+    network.partition(["a", "b"], ["c"], ["d"])
+    assert not any(network.reaches(*pair) for pair in ("ac", "ca", "bd", "cd"))
+    assert network.reaches("a", "b")
+    assert network.reaches("a", "x")
+    network.heal(["a", "c"])
+    assert network.reaches("a", "c")
+    assert not network.reaches("b", "c")
+    network.heal()
+    assert not network.cuts
+
+
+def test_a_slow_link_is_slow_one_way() -> None:
+    link = Link()
+    near, far = link.connect()
+    link.network.slow("client", "server", 2.0)
+    near.transport.write(b"slow")
+    far.transport.write(b"quick")
+    link.wait(1)
+    assert (near.received, far.received) == (b"quick", b"")
+    link.wait(2)
+    assert far.received == b"slow"
+    link.network.slow("client", "server", 0)
+    near.transport.write(b"!")
+    link.wait(1)
+    assert far.received == b"slow!"
+
+
+def test_a_reset_in_the_middle_ends_both_ends() -> None:
+    link = Link()
+    near, far = link.connect()
+    assert link.network.connected_to("server") == ["client"]
+    assert link.network.reset_connections("client", "server") == 1
+    link.wait(1)
+    assert near.told[-1] == far.told[-1] == "lost ConnectionResetError"
+    assert link.network.reset_connections("client", "server") == 0
+    assert not link.network.connected_to("server")
+
+
+# -- ends of processes -----------------------------------------------------------------------------
+
+
+def test_the_kernel_of_a_killed_process_ends_its_connections() -> None:
+    endings = set()
+    for seed in SEEDS:
+        link = Link(seed)
+        near, far = link.connect()
+        far.transport.write(b"written")
+        link.kill_server()
+        link.wait(1)
+        assert far.told == ["made"]
+        endings.add((near.told[-1], near.received))
+    assert ("lost", b"written") in endings
+    assert ("lost ConnectionResetError", b"") in endings
+
+
+def test_bytes_for_a_process_that_is_gone_are_answered_with_a_reset() -> None:
+    link = Link(seed=3)
+    near, _ = link.connect()
+    near.keeps_open = True
+    link.kill_server()
+    link.wait(1)
+    if not near.is_lost:
+        near.transport.write(b"hello?")
+        link.wait(1)
+    assert near.told[-1] == "lost ConnectionResetError"
+
+
+def test_a_host_without_power_says_nothing() -> None:
+    link = Link()
+    near, _ = link.connect()
+    link.cut_power()
+    near.transport.write(b"hello?")
+    link.wait(100)
+    assert near.told == ["made"]
+    assert refused(link) is TimeoutError
+
+
+def test_a_host_that_is_back_knows_nothing_of_its_connections() -> None:
+    link = Link()
+    near, _ = link.connect()
+    link.cut_power()
+    near.transport.write(b"before")
+    link.wait(5)
+    link.network.power_on("server")
+    link.restart_server()
+    link.wait(5)
+    assert near.told == ["made", "lost ConnectionResetError"]
+    assert refused(link) is None
+
+
+def test_who_has_sent_it_nothing_learns_when_it_does() -> None:
+    link = Link()
+    near, _ = link.connect()
+    link.cut_power()
+    link.wait(5)
+    link.network.power_on("server")
+    link.wait(50)
+    assert near.told == ["made"]
+    near.transport.write(b"after")
+    link.wait(5)
+    assert near.told == ["made", "lost ConnectionResetError"]
+
+
+def test_connections_that_are_over_are_forgotten() -> None:
+    link = Link()
+    for how in ("close", "abort"):
+        near, far = link.connect()
+        getattr(near.transport, how)()
+        link.wait(1)
+        assert far.is_lost
+    link.connect()
+    link.kill_server()
+    link.wait(1)
+    assert not link.network._ends
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    digests = set()
+    for _ in range(2):
+        link = Link(7, slicing=0.5)
+        near, _far = link.connect()
+        near.transport.write(b"x" * 100)
+        link.wait(1)
+        digests.add(link.world.digest())
+    assert len(digests) == 1
+    other = Link(7, slicing=0.5)
+    near, _far = other.connect()
+    near.transport.write(b"y" * 100)
+    other.wait(1)
+    assert other.world.digest() not in digests
+
+
+# -- transport -------------------------------------------------------------------------------------
+#
+# An end of a simulated connection behaves as a socket transport does, and as its kernel.
+
+
+@given(
+    pieces=st.lists(st.binary(max_size=50), max_size=20),
+    slicing=st.sampled_from((0.0, 0.7)),
+    seed=st.integers(0, 1_000),
+)
+def test_bytes_come_in_order_whatever_the_pieces(
+    pieces: list[bytes], slicing: float, seed: int
+) -> None:
+    link = Link(seed, slicing=slicing)
+    near, far = link.connect()
+    for number, piece in enumerate(pieces):
+        if number % 2:
+            near.transport.write(piece)
+        else:
+            near.transport.writelines([piece, memoryview(piece)])
+    far.transport.write(b"back")
+    link.wait(1)
+    assert far.received == b"".join(p if n % 2 else p + p for n, p in enumerate(pieces))
+    assert near.received == b"back"
+
+
+def test_bytes_take_their_time() -> None:
+    link = Link()
+    near, far = link.connect()
+    near.transport.write(b"x")
+    link.wait(0.0005)
+    assert not far.received
+    link.wait(0.1)
+    assert far.received == b"x"
+
+
+def test_reads_are_sliced_if_the_network_does_that() -> None:
+    sizes = set()
+    for seed in SEEDS:
+        link = Link(seed, slicing=1.0)
+        near, far = link.connect()
+        lengths: list[int] = []
+        far.buffer_updated = lengths.append  # type: ignore[method-assign]
+        near.transport.write(b"0123456789")
+        link.wait(1)
+        assert sum(lengths) == 10
+        sizes |= set(lengths)
+    assert sizes >= set(range(1, 10))
+
+
+def test_a_protocol_without_buffers_is_given_bytes() -> None:
+    link = Link()
+    near, far = link.connect()
+    received: list[bytes] = []
+
+    class Plain(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            received.append(data)
+
+    far.transport.set_protocol(Plain())
+    near.transport.write(b"ab")
+    link.wait(1)
+    assert b"".join(received) == b"ab"
+
+
+def test_closing_delivers_what_was_written_first() -> None:
+    link = Link()
+    near, far = link.connect()
+    near.transport.write(b"last words")
+    near.transport.close()
+    near.transport.write(b"too late")
+    link.wait(1)
+    assert far.received == b"last words"
+    assert far.told == ["made", "eof", "lost"]
+    assert near.told == ["made", "lost"]
+    assert near.transport.is_closing()
+
+
+def test_half_a_connection_may_stay_open() -> None:
+    link = Link()
+    near, far = link.connect()
+    far.keeps_open = True
+    near.transport.write_eof()
+    link.wait(1)
+    far.transport.write(b"answer")
+    link.wait(1)
+    assert (far.told, near.received) == (["made", "eof"], b"answer")
+
+
+def test_aborting_may_lose_what_is_on_its_way() -> None:
+    arrived = set()
+    for seed in SEEDS:
+        link = Link(seed)
+        near, far = link.connect()
+        near.transport.write(b"perhaps")
+        near.transport.abort()
+        link.wait(1)
+        assert far.told == ["made", "lost ConnectionResetError"]
+        assert near.told == ["made", "lost"]
+        arrived.add(far.received)
+    assert arrived == {b"", b"perhaps"}
+
+
+def test_closing_with_unread_bytes_resets() -> None:
+    link = Link()
+    near, far = link.connect()
+    near.transport.pause_reading()
+    far.transport.write(b"unread")
+    link.wait(1)
+    near.transport.close()
+    link.wait(1)
+    assert far.told[-1] == "lost ConnectionResetError"
+
+
+def test_bytes_for_a_closed_socket_are_answered_with_a_reset() -> None:
+    link = Link()
+    near, far = link.connect()
+    far.keeps_open = True
+    near.transport.close()
+    link.wait(1)
+    far.transport.write(b"are you there?")
+    link.wait(1)
+    assert far.told == ["made", "eof", "lost ConnectionResetError"]
+
+
+def test_a_reader_that_pauses_makes_its_writer_pause() -> None:
+    link = Link(socket_bytes=100)
+    near, far = link.connect()
+    near.transport.set_write_buffer_limits(high=50, low=10)
+    far.transport.pause_reading()
+    near.transport.write(b"x" * 140)
+    link.wait(1)
+    assert (near.told, buffered(near)) == (["made"], 40)
+    near.transport.write(b"y" * 20)
+    assert near.told == ["made", "pause"]
+    assert not far.received
+    assert not far.transport.is_reading()
+    far.transport.resume_reading()
+    link.wait(1)
+    assert near.told == ["made", "pause", "resume"]
+    assert (len(far.received), buffered(near)) == (160, 0)
+
+
+def test_closing_waits_until_what_was_written_fits_the_socket() -> None:
+    link = Link(socket_bytes=100)
+    near, far = link.connect()
+    far.transport.pause_reading()
+    near.transport.write(b"x" * 200)
+    near.transport.close()
+    link.wait(1)
+    assert near.told == ["made"]
+    far.transport.resume_reading()
+    link.wait(1)
+    assert near.told == ["made", "lost"]
+    assert len(far.received) == 200
+
+
+def test_a_close_that_waits_ends_when_the_peer_dies() -> None:
+    link = Link(socket_bytes=100)
+    near, far = link.connect()
+    far.transport.pause_reading()
+    near.transport.write(b"x" * 200)
+    near.transport.close()
+    link.wait(1)
+    link.kill_server()
+    link.wait(1)
+    assert near.told == ["made", "lost ConnectionResetError"]
+
+
+def test_it_says_who_is_at_its_ends_and_what_its_limits_are() -> None:
+    link = Link()
+    near, far = link.connect()
+    assert near.transport.get_extra_info("peername") == ("server", 9)
+    assert near.transport.get_extra_info("sockname") == far.transport.get_extra_info("peername")
+    assert near.transport.get_extra_info("socket") is None
+    assert near.transport.get_protocol() is near
+    assert near.transport.can_write_eof()
+    assert near.transport.get_write_buffer_limits() == (16 * limits.KIB, 64 * limits.KIB)
+
+
+@pytest.mark.parametrize("how", ["abort", "close"])
+def test_ending_twice_is_ending_once(how: str) -> None:
+    link = Link()
+    near, _ = link.connect()
+    getattr(near.transport, how)()
+    getattr(near.transport, how)()
+    link.wait(1)
+    near.transport.abort()
+    link.wait(1)
+    assert near.told == ["made", "lost"]

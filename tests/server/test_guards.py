@@ -1,4 +1,4 @@
-"""What a partition's host must not do, where no other test would notice that it does."""
+"""Work on a copy that had to wait for the disk: by then the state may be another one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,21 @@ from raftlog.errors import (
     RaftlogError,
     UnknownLeaderEpochError,
 )
+from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.records import ListOffsetsRequest, OffsetAnswer, OffsetQuery
+from raftlog.protocol.peer import Divergence, ReplicaFetchRequest
+from raftlog.protocol.records import (
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetAnswer,
+    OffsetQuery,
+    ProducePartition,
+    ProduceRequest,
+)
 from raftlog.record import validate
+from raftlog.replication.cluster_commands import CreateTopic, SetReplicas
+from raftlog.replication.partition_state import ChangeIsr, ChangeReplicas
 from raftlog.server.apis import offsets
 from raftlog.server.context import BrokerContext
 from raftlog.server.disks import DiskSpace
@@ -33,9 +45,213 @@ from raftlog.server.scheduling import Acknowledge
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure
 from tests.running import runs
-from tests.server.cluster.paper import PaperReply, Scene, append, play, state_of, write
-from tests.server.harness import batch_of
+from tests.server.cluster.copying import Copying, batches, leaders_log, part
+from tests.server.cluster.hosting import Hosting, hosting
+from tests.server.cluster.leading import Leading, at
+from tests.server.cluster.paper import (
+    DISKS,
+    TOPIC_ID,
+    PaperReply,
+    Scene,
+    append,
+    play,
+    state_of,
+    write,
+)
+from tests.server.harness import Client, batch_of, error_of, only
 from tests.storage.logs import searched
+
+
+async def keep_the_disk_busy(h: Hosting) -> None:
+    """With another topic, until the workers are released."""
+    h.s.workers.hold()
+    h.s.command(CreateTopic(name="u", topic_id="T2", partitions=1, replication_factor=3))
+    await h.s.come_to_rest()
+
+
+def test_a_copy_that_counts_again_is_not_set_aside() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        old, hosted = h.host(), h.hosted()
+        await keep_the_disk_busy(h)
+        h.partitions.damaged(old, "bad")
+        h.s.plane.agree()
+        await h.s.come_to_rest()
+        assert 1 not in hosted.state.isr, "it may go: as soon as the disk is free"
+        back = {**hosted.state.isr, 1: DISKS[1]}
+        state = hosted.state
+        await h.apply(ChangeIsr(state.version, state.leader_epoch, back, state.min_isr))
+        h.s.workers.release()
+        await h.partitions.until_seen("u")
+        await h.s.come_to_rest()
+        assert h.host() is old
+        assert old.closed is None
+
+    hosting(test)
+
+
+def test_a_copy_of_who_is_a_replica_again_is_not_dropped() -> None:
+    async def test(h: Hosting) -> None:
+        await h.create()
+        await h.elect(2)
+        old, hosted = h.host(), h.hosted()
+        await keep_the_disk_busy(h)
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3), (1,)))
+        h.s.command(
+            SetReplicas(
+                topic_id="T1",
+                partition=0,
+                replicas=(2, 3),
+                witnesses=(1,),
+                version=hosted.state.version,
+            )
+        )
+        h.partitions.review(list(h.partitions.hosted.values()))
+        await h.apply(ChangeReplicas(hosted.state.version, (2, 3, 1), ()))
+        h.s.workers.release()
+        await h.partitions.until_seen("t")
+        await h.s.come_to_rest()
+        assert h.host() is old
+        assert old.closed is None
+
+    hosting(test)
+
+
+# -- guards copying --------------------------------------------------------------------------------
+#
+# What a leader must not count or tell, and a follower not take, where nothing else notices.
+
+
+@runs(play)
+async def test_who_has_not_gone_on_since_an_election_is_told_no_watermark(s: Scene) -> None:
+    """It was answered in epoch 5, and has said nothing yet: its log may have to be cut first."""
+    lead = Leading(s)
+    log = s.log()
+    write(log, b"a", epoch=3)
+    host = lead.leader(log, isr=[1])
+    assert lead.fetch(at(0), full=True).parts[0].length
+    newer = replace(lead.partitions[TOPIC_ID, 0].state, leader_epoch=6, version=2)
+    host.lead(newer, 1, lag_max_seconds=10)
+    append(host, b"b")
+    await s.come_to_rest()
+    assert host.high_watermark == 2
+    waiting = lead.fetch()
+    lead.fetch()
+    assert waiting.parts == []
+
+
+@runs(play)
+async def test_who_is_asked_for_a_sign_gives_it_after_the_question(s: Scene) -> None:
+    """A request that was on its way when the question came says nothing of what came since."""
+    lead = Leading(s)
+    lead.leader()
+    heard: list[str] = []
+
+    def ask(round_number: int) -> PaperReply:
+        reply = PaperReply()
+        request = ReplicaFetchRequest(partitions=[], full=False, round=round_number)
+        lead.session.fetch(request, reply.as_reply)
+        return reply
+
+    lead.fetch(at(0), full=True)
+    lead.session.when_fetched_again(lambda: heard.append("it"))
+    ask(0)
+    assert heard == []
+    await s.come_to_rest()
+    ask(0)
+    assert heard == []
+    ask(1)
+    assert heard == ["it"]
+
+
+@runs(play)
+async def test_a_log_that_is_to_be_cut_takes_nothing_until_then(s: Scene) -> None:
+    """Two requests are out: the answer to the second must not go behind what the first cuts."""
+    c = Copying(s)
+    source = leaders_log(s, b"a", b"b")
+    host = c.follower()
+    for partition in (host, c.follower(partition=1)):
+        c.fetcher.add(partition)
+        await s.come_to_rest()
+    assert len(c.requests) == 2
+    s.workers.hold()
+    host.append_copied(batches(source)[: len(batches(source)) - len(batches(source, 1))])
+    await s.come_to_rest()  # a sync is out: the cut waits for it
+    await c.answer(part(diverged=Divergence(epoch=5, end_offset=0)), request=0)
+    data = batches(source, 1)
+    await c.answer(part(length=len(data)), data=data, request=1)
+    assert host.log.log_end_offset == 1
+    s.workers.release()
+    await s.come_to_rest()
+    assert host.log.log_end_offset == 0
+
+
+@runs(play)
+async def test_progress_is_what_is_synced_and_not_what_came_since(s: Scene) -> None:
+    c = Copying(s)
+    source = leaders_log(s, b"a", b"b")
+    first, both = len(batches(source)) - len(batches(source, 1)), batches(source)
+    host = c.follower()
+    c.fetcher.add(host)
+    await s.come_to_rest()
+    s.workers.hold()
+    await c.answer(part(length=first), data=both[:first])
+    await c.answer(part(length=len(both) - first), data=both[first:])
+    assert host.log.log_end_offset == 2
+    assert s.workers.held is not None
+    ((work, done),) = s.workers.held
+    s.workers.hold()
+    done(work(), None)
+    await s.come_to_rest()
+    ((_, told),) = s.links.told
+    assert told.partitions[0].durable_offset == 1
+    s.workers.release()
+    await s.come_to_rest()
+    assert s.links.told[-1][1].partitions[0].durable_offset == 2
+
+
+# -- guards epochs ---------------------------------------------------------------------------------
+#
+# A request of a client that knows another leader than this one: refused, whatever it asks for.
+
+
+NEWER = 7
+
+
+def test_records_of_a_producer_that_knows_a_newer_leader_are_not_appended(client: Client) -> None:
+    client.create("t")
+    batch = batch_of(b"a")
+    part = ProducePartition(topic="t", partition=0, length=len(batch), leader_epoch=NEWER)
+    answer = client.produced(
+        client.send(apis.PRODUCE, ProduceRequest(acks=-1, partitions=[part]), [batch])
+    )
+    assert isinstance(error_of(answer), UnknownLeaderEpochError)
+    assert client.offset("t", "latest").offset == 0
+
+
+def test_a_consumer_that_knows_a_newer_leader_is_given_nothing(client: Client) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    part = FetchPartition(topic="t", partition=0, offset=0, leader_epoch=NEWER)
+    partitions, values = client.fetched(
+        client.send(apis.FETCH, FetchRequest(partitions=[part], wait_ms_max=0))
+    )
+    assert isinstance(error_of(only(partitions)), UnknownLeaderEpochError)
+    assert values == []
+
+
+def test_a_consumer_that_knows_a_newer_leader_is_told_no_offset(client: Client) -> None:
+    client.create("t")
+    query = OffsetQuery(topic="t", partition=0, at="latest", leader_epoch=NEWER)
+    answer = client.ask(apis.LIST_OFFSETS, ListOffsetsRequest(queries=[query]))
+    assert isinstance(error_of(only(answer.answers)), UnknownLeaderEpochError)
+
+
+# -- guards hosts ----------------------------------------------------------------------------------
+#
+# What a partition's host must not do, where no other test would notice that it does.
+
 
 LAG_MAX_S = 10.0
 
