@@ -197,7 +197,9 @@ GUARDS: Final = [
         module="raftlog/server/cluster/node.py",
         function="ClusterNode._check_claims",
         change=value("if _is_in_majority", "_.values[0]"),
-        tests=(f"{_CLUSTER}::test_a_living_majority_does_not_accept_the_recovery_of_a_minority",),
+        tests=(
+            f"{_CLUSTER}::test_a_living_majority_goes_on_though_both_sides_declared_the_other_lost",
+        ),
     ),
     Guard(
         name="a restored state has no changes since nothing",
@@ -285,7 +287,7 @@ GUARDS: Final = [
         function="plan",
         change=calls("call _is_complete", "_can_lead"),
         tests=(
-            f"{_PLANS}::test_a_copy_that_may_lack_its_end_leads_before_an_empty_one_and_needs_the_operators_word",
+            f"{_PLANS}::test_a_copy_that_may_lack_its_end_needs_the_operators_word_though_a_majority_votes",
         ),
     ),
     Guard(

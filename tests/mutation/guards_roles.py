@@ -355,7 +355,7 @@ ROLES: Final = [
         tests=(
             (
                 "tests/server/cluster/test_recovery.py"
-                "::test_recovering_at_once_waits_until_it_is_known_who_is_gone"
+                "::test_a_recovery_fences_the_lost_brokers_before_their_sessions_end"
             ),
         ),
     ),

@@ -817,6 +817,16 @@ def test_a_copy_that_may_lack_its_end_leads_before_an_empty_one_and_needs_the_op
     assert step.leader == 3
 
 
+def test_a_copy_that_may_lack_its_end_needs_the_operators_word_though_a_majority_votes() -> None:
+    torn = recovery_report(standing(3), state(3), 9)
+    assert torn.copy is not None
+    torn = replace(torn, copy=replace(torn.copy, is_unsure=True))
+    behind = recovery_report(standing(2), state(3), 5)
+    step = plan([torn, behind], BIRTH)
+    assert isinstance(step, GoOn)
+    assert step.leader == 3
+
+
 def test_without_a_sound_copy_or_an_empty_disk_nothing_can_be_done() -> None:
     birth = initial_state((1,), (), RECOVERY_DISKS, 1)
     step = plan([Report(broker=2, directory_id="d2", boot=1)], birth)

@@ -91,31 +91,31 @@ def test_a_cluster_survives_all_its_founders(cluster: Cluster) -> None:
         assert set(held.voters) <= {4, 5}
 
 
-def test_brokers_that_restart_report_a_controller_only_once_they_know_the_removal(
-    cluster: Cluster,
-) -> None:
+def test_brokers_that_restart_report_a_controller_only_once_they_know_the_removal() -> None:
     """From their disks alone, they can list a broker whose removal they had not yet applied."""
-    cluster.join(4)
-    remove(cluster, 1, by=4)
     left = (2, 3, 4)
-    for broker in left:
-        cluster.world.brokers[broker - 1].kill()
-    cluster.start(*left)
-    outdated: set[int] = set()
-
-    def report_a_controller() -> bool:
-        reports = 0
+    with growing_world(1, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        remove(cluster, 1, by=4)
         for broker in left:
-            listed = sorted(cluster.node(broker).machine.brokers)
-            if operations(cluster, broker).controller() is not None:
-                assert listed == [2, 3, 4]
-                reports += 1
-            elif listed != [2, 3, 4]:
-                outdated.add(broker)
-        return reports == len(left)
+            world.brokers[broker - 1].kill()
+        cluster.start(*left)
+        outdated: set[int] = set()
 
-    cluster.until(report_a_controller)
-    assert outdated, "the guard is used"
+        def report_a_controller() -> bool:
+            reports = 0
+            for broker in left:
+                listed = sorted(cluster.node(broker).machine.brokers)
+                if operations(cluster, broker).controller() is not None:
+                    assert listed == [2, 3, 4]
+                    reports += 1
+                elif listed != [2, 3, 4]:
+                    outdated.add(broker)
+            return reports == len(left)
+
+        cluster.until(report_a_controller)
+        assert outdated, "the guard is used"
 
 
 def test_a_removed_broker_that_missed_its_removal_is_disconnected(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,13 @@ from raftlog.protocol.cluster import (
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.recovery import UNSEEN_CHANGES
 from raftlog.testing.simulator.faults import HANGS
-from raftlog.testing.simulator.world import World
+from raftlog.testing.simulator.world import (
+    BrokerMachine,
+    RunningBroker,
+    World,
+    broker_config,
+    start_broker,
+)
 from tests.server.cluster.simulated import Cluster, growing_world, on, operations
 
 FORCED = 1_000  # generations that a forced one is ahead
@@ -133,11 +140,25 @@ def test_recovering_at_once_waits_until_it_is_known_who_is_gone(cluster: Cluster
     ).partitions
     assert partition.leader == left
     assert cluster.state(left).leader == left
-    # A new topic gives no votes to the lost data directories (simulator, safety seed 7000648).
-    brokers = cluster.node(left).machine.brokers
-    assert {broker for broker, record in brokers.items() if not record.fenced} == {left}
     cluster.send(b"b")
     assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_a_recovery_fences_the_lost_brokers_before_their_sessions_end() -> None:
+    """A new topic gives no votes to their data directories (simulator, safety seed 7000648)."""
+
+    async def start(machine: BrokerMachine) -> RunningBroker:
+        config = replace(broker_config(machine), broker_session_timeout_ms=10_000)
+        return await start_broker(machine, config=config)
+
+    with World(5, brokers=3, make_broker=start) as world:
+        cluster = Cluster(world)
+        cluster.lose(2, 3)
+        for lost in (2, 3):
+            cluster.until(lambda lost=lost: not cluster.node(1).liveness.is_linked(lost))
+        recover(cluster, 1, lost=[2, 3], accept_loss=True)
+        brokers = cluster.node(1).machine.brokers
+        assert {broker for broker, record in brokers.items() if not record.fenced} == {1}
 
 
 def test_a_second_time_there_is_nothing_left_to_do(cluster: Cluster) -> None:
