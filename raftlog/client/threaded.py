@@ -6,6 +6,7 @@ arguments.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -48,7 +49,8 @@ class ThreadedClient:
                 stacklevel=2,
                 source=self,
             )
-            self._thread.abandon(self._end_of_forgotten(), stop=self._owns_thread)
+            if not sys.is_finalizing():  # nothing can be closed then
+                self._thread.abandon(self._end_of_forgotten(), stop=self._owns_thread)
 
 
 class Closeable:

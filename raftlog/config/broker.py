@@ -187,6 +187,11 @@ def _principals(text: str) -> tuple[str, ...]:
     return names
 
 
+# Kafka's names of its two classes (replica.selector.class).
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
 BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
     number("id", 1, 0, BROKER_ID_MAX, "", "The broker's number, unique in its cluster."),
     ConfigKey(
@@ -747,6 +752,13 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "Copy a replica to a witness after its broker was unavailable, or its disk full or hung "
         "while the replica is needed, for this time.",
     ),
+    word(
+        "replica.selector.class",
+        LEADER_SELECTOR,
+        (LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+        "Where Kafka's consumers with a `client.rack` read (KIP-392): from the leader, or from an "
+        "in-sync replica of their rack. raftlog's consumers have the setting `read_from`.",
+    ),
     number(
         "request.receive.timeout.ms",
         60_000,
@@ -974,6 +986,7 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int = 500
     replica_lag_time_max_ms: int = 10_000
     replica_replacement_delay_ms: int = 600_000
+    replica_selector_class: str = LEADER_SELECTOR
     request_receive_timeout_ms: int = 60_000
     sasl_oauthbearer_clock_skew_seconds: int = 30
     sasl_oauthbearer_expected_audience: str = ""

@@ -47,7 +47,7 @@ DESCRIBE_GROUPS: Final = Api(15, "DescribeGroups", 0, 6)
 LIST_GROUPS: Final = Api(16, "ListGroups", 0, 5)
 # After version 0, the messages of the exchange are not requests: see ``connection``.
 SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 0, 1)
-API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
+API_VERSIONS: Final = Api(18, "ApiVersions", 0, 5)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
@@ -66,17 +66,24 @@ RENEW_DELEGATION_TOKEN: Final = Api(39, "RenewDelegationToken", 1, 2)
 EXPIRE_DELEGATION_TOKEN: Final = Api(40, "ExpireDelegationToken", 1, 2)
 DESCRIBE_DELEGATION_TOKEN: Final = Api(41, "DescribeDelegationToken", 1, 3)
 DELETE_GROUPS: Final = Api(42, "DeleteGroups", 0, 2)
+ELECT_LEADERS: Final = Api(43, "ElectLeaders", 0, 2)
 INCREMENTAL_ALTER_CONFIGS: Final = Api(44, "IncrementalAlterConfigs", 0, 1)
+ALTER_PARTITION_REASSIGNMENTS: Final = Api(45, "AlterPartitionReassignments", 0, 1)
 LIST_PARTITION_REASSIGNMENTS: Final = Api(46, "ListPartitionReassignments", 0, 0)
 OFFSET_DELETE: Final = Api(47, "OffsetDelete", 0, 0)
 DESCRIBE_CLIENT_QUOTAS: Final = Api(48, "DescribeClientQuotas", 0, 1)
 ALTER_CLIENT_QUOTAS: Final = Api(49, "AlterClientQuotas", 0, 1)
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = Api(50, "DescribeUserScramCredentials", 0, 0)
 ALTER_USER_SCRAM_CREDENTIALS: Final = Api(51, "AlterUserScramCredentials", 0, 0)
+DESCRIBE_QUORUM: Final = Api(55, "DescribeQuorum", 0, 2)
+UPDATE_FEATURES: Final = Api(57, "UpdateFeatures", 0, 2)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 DESCRIBE_PRODUCERS: Final = Api(61, "DescribeProducers", 0, 0)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
+GET_TELEMETRY_SUBSCRIPTIONS: Final = Api(71, "GetTelemetrySubscriptions", 0, 0)
+PUSH_TELEMETRY: Final = Api(72, "PushTelemetry", 0, 0)
+DESCRIBE_TOPIC_PARTITIONS: Final = Api(75, "DescribeTopicPartitions", 0, 0)
 
 APIS: Final[dict[int, Api]] = {
     api.key: api
@@ -125,6 +132,13 @@ APIS: Final[dict[int, Api]] = {
         DESCRIBE_PRODUCERS,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
+        ELECT_LEADERS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        DESCRIBE_QUORUM,
+        UPDATE_FEATURES,
+        GET_TELEMETRY_SUBSCRIPTIONS,
+        PUSH_TELEMETRY,
+        DESCRIBE_TOPIC_PARTITIONS,
     )
 }
 

@@ -330,26 +330,28 @@ request 17 SaslHandshake 0-1 99
 response 17 SaslHandshake 0-1 99
  error_code int16
  mechanisms []string
-request 18 ApiVersions 0-4 3
- client_software_name string 3-4
- client_software_version string 3-4
-response 18 ApiVersions 0-4 3
+request 18 ApiVersions 0-5 3
+ client_software_name string 3-5
+ client_software_version string 3-5
+ cluster_id string 5-5 null=5-5 default=null
+ node_id int32 5-5 default=-1
+response 18 ApiVersions 0-5 3
  error_code int16
  api_keys []ApiVersion
   api_key int16
   min_version int16
   max_version int16
- throttle_time_ms int32 1-4
- supported_features []SupportedFeatureKey 3-4 tag=0:3-4
-  name string 3-4
-  min_version int16 3-4
-  max_version int16 3-4
- finalized_features_epoch int64 3-4 tag=1:3-4 default=-1
- finalized_features []FinalizedFeatureKey 3-4 tag=2:3-4
-  name string 3-4
-  max_version_level int16 3-4
-  min_version_level int16 3-4
- zk_migration_ready bool 3-4 tag=3:3-4
+ throttle_time_ms int32 1-5
+ supported_features []SupportedFeatureKey 3-5 tag=0:3-5
+  name string 3-5
+  min_version int16 3-5
+  max_version int16 3-5
+ finalized_features_epoch int64 3-5 tag=1:3-5 default=-1
+ finalized_features []FinalizedFeatureKey 3-5 tag=2:3-5
+  name string 3-5
+  max_version_level int16 3-5
+  min_version_level int16 3-5
+ zk_migration_ready bool 3-5 tag=3:3-5
 request 19 CreateTopics 2-7 5
  topics []CreatableTopic
   name string
@@ -634,6 +636,21 @@ response 42 DeleteGroups 0-2 2
  results []DeletableGroupResult
   group_id string
   error_code int16
+request 43 ElectLeaders 0-2 2
+ election_type int8 1-2
+ topic_partitions []TopicPartitions null=0-2
+  topic string
+  partitions []int32
+ timeout_ms int32 default=60000
+response 43 ElectLeaders 0-2 2
+ throttle_time_ms int32
+ error_code int16 1-2
+ replica_election_results []ReplicaElectionResult
+  topic string
+  partition_result []PartitionResult
+   partition_id int32
+   error_code int16
+   error_message string null=0-2
 request 44 IncrementalAlterConfigs 0-1 1
  resources []AlterConfigsResource
   resource_type int8
@@ -650,6 +667,25 @@ response 44 IncrementalAlterConfigs 0-1 1
   error_message string null=0-1
   resource_type int8
   resource_name string
+request 45 AlterPartitionReassignments 0-1 0
+ timeout_ms int32 default=60000
+ allow_replication_factor_change bool 1-1 default=true
+ topics []ReassignableTopic
+  name string
+  partitions []ReassignablePartition
+   partition_index int32
+   replicas []int32 null=0-1 default=null
+response 45 AlterPartitionReassignments 0-1 0
+ throttle_time_ms int32
+ allow_replication_factor_change bool 1-1 default=true
+ error_code int16
+ error_message string null=0-1
+ responses []ReassignableTopicResponse
+  name string
+  partitions []ReassignablePartitionResponse
+   partition_index int32
+   error_code int16
+   error_message string null=0-1
 request 46 ListPartitionReassignments 0-0 0
  timeout_ms int32 default=60000
  topics []ListPartitionReassignmentsTopics null=0-0 default=null
@@ -745,6 +781,52 @@ response 51 AlterUserScramCredentials 0-0 0
   user string
   error_code int16
   error_message string null=0-0
+request 55 DescribeQuorum 0-2 0
+ topics []TopicData
+  topic_name string
+  partitions []PartitionData
+   partition_index int32
+response 55 DescribeQuorum 0-2 0
+ error_code int16
+ error_message string 2-2 null=2-2
+ topics []TopicData
+  topic_name string
+  partitions []PartitionData
+   partition_index int32
+   error_code int16
+   error_message string 2-2 null=2-2
+   leader_id int32
+   leader_epoch int32
+   high_watermark int64
+   current_voters []ReplicaState
+    replica_id int32
+    replica_directory_id uuid 2-2
+    log_end_offset int64
+    last_fetch_timestamp int64 1-2 default=-1
+    last_caught_up_timestamp int64 1-2 default=-1
+   observers []ReplicaState
+ nodes []Node 2-2
+  node_id int32 2-2
+  listeners []Listener 2-2
+   name string 2-2
+   host string 2-2
+   port uint16 2-2
+request 57 UpdateFeatures 0-2 0
+ timeout_ms int32 default=60000
+ feature_updates []FeatureUpdateKey
+  feature string
+  max_version_level int16
+  allow_downgrade bool 0-0
+  upgrade_type int8 1-2 default=1
+ validate_only bool 1-2
+response 57 UpdateFeatures 0-2 0
+ throttle_time_ms int32
+ error_code int16
+ error_message string null=0-2
+ results []UpdatableFeatureResult 0-1
+  feature string
+  error_code int16
+  error_message string null=0-2
 request 60 DescribeCluster 0-2 0
  include_cluster_authorized_operations bool
  endpoint_type int8 1-2 default=1
@@ -836,4 +918,53 @@ response 69 ConsumerGroupDescribe 0-1 0
    target_assignment Assignment
    member_type int8 1-1 default=-1
   authorized_operations int32 default=-2147483648
+request 71 GetTelemetrySubscriptions 0-0 0
+ client_instance_id uuid
+response 71 GetTelemetrySubscriptions 0-0 0
+ throttle_time_ms int32
+ error_code int16
+ client_instance_id uuid
+ subscription_id int32
+ accepted_compression_types []int8
+ push_interval_ms int32
+ telemetry_max_bytes int32
+ delta_temporality bool
+ requested_metrics []string
+request 72 PushTelemetry 0-0 0
+ client_instance_id uuid
+ subscription_id int32
+ terminating bool
+ compression_type int8
+ metrics bytes
+response 72 PushTelemetry 0-0 0
+ throttle_time_ms int32
+ error_code int16
+request 75 DescribeTopicPartitions 0-0 0
+ topics []TopicRequest
+  name string
+ response_partition_limit int32 default=2000
+ cursor Cursor null=0-0 default=null
+  topic_name string
+  partition_index int32
+response 75 DescribeTopicPartitions 0-0 0
+ throttle_time_ms int32
+ topics []DescribeTopicPartitionsResponseTopic
+  error_code int16
+  name string null=0-0
+  topic_id uuid
+  is_internal bool
+  partitions []DescribeTopicPartitionsResponsePartition
+   error_code int16
+   partition_index int32
+   leader_id int32
+   leader_epoch int32 default=-1
+   replica_nodes []int32
+   isr_nodes []int32
+   eligible_leader_replicas []int32 null=0-0 default=null
+   last_known_elr []int32 null=0-0 default=null
+   offline_replicas []int32
+  topic_authorized_operations int32 default=-2147483648
+ next_cursor Cursor null=0-0 default=null
+  topic_name string
+  partition_index int32
 """

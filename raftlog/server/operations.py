@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -58,6 +58,19 @@ DESCRIPTION_COST: Final = SUMMARIZED_PER_STEP // DESCRIBED_PER_STEP  # in summar
 Describing: TypeAlias = Generator[None, Any, DescribeClusterResponse]
 
 
+class Quorum(NamedTuple):
+    """The voters of the cluster's state: (broker, directory id, index of its last entry).
+
+    An index is -1 for a voter that does not respond. ``observers``: the brokers without a vote.
+    """
+
+    leader: int | None
+    term: int
+    commit_index: int
+    voters: list[tuple[int, bytes, int]]
+    observers: list[int]
+
+
 class Operations(Protocol):
     """Operator requests; see the requests of the same names."""
 
@@ -82,6 +95,11 @@ class Operations(Protocol):
         """Return the replicas to which a partition moves; empty without a move in progress."""
         ...
 
+    def origin(self, topic_id: str, partition: int) -> list[int]:
+        """Return the replicas before the move in progress; empty without one."""
+        ...
+
+    async def quorum(self) -> Quorum: ...
     def describe(self, request: DescribeClusterRequest) -> Describing: ...
     async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
     async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
@@ -136,6 +154,14 @@ class AloneOperations:
 
     def target(self, _topic_id: str, _partition: int) -> list[int]:
         return []
+
+    def origin(self, _topic_id: str, _partition: int) -> list[int]:
+        return []
+
+    async def quorum(self) -> Quorum:
+        identity = self._store.identity
+        me = identity.broker_id, bytes.fromhex(identity.directory_id), 0
+        return Quorum(identity.broker_id, term=0, commit_index=0, voters=[me], observers=[])
 
     def describe(self, request: DescribeClusterRequest) -> Describing:
         identity = self._store.identity

@@ -67,7 +67,7 @@ def _field(field: dict[str, Any], low: int, high: int) -> str:
     if tagged[0] <= tagged[1]:
         words.append(f"tag={field['tag']}:{tagged[0]}-{tagged[1]}")
     default = str(field.get("default", ""))
-    if default not in ("", "0", "false"):
+    if default.lower() not in ("", "0", "false"):
         words.append(f"default={default}")
     return " ".join(words)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import Admin, NewTopic
 from raftlog.testing import cluster
 from raftlog.testing.cluster import Cluster
 from tests.kafka_peers.drivers import CODECS, TIMEOUT_S
@@ -34,6 +35,8 @@ TOOLS = {
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
@@ -60,7 +63,9 @@ def run(*command: str, text: str = "") -> str:
 def tool(name: str, bootstrap: str, *words: str, text: str = "") -> str:
     """Run one of Kafka's tools. Returns its output, with runs of spaces as one space."""
     java = ("java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARY}/*", TOOLS[name])
-    printed = run(*java, *words, "--bootstrap-server", bootstrap, text=text)
+    where = ("--bootstrap-server", bootstrap)
+    all_words = (*where, *words) if name == "kafka-metadata-quorum" else (*words, *where)
+    printed = run(*java, *all_words, text=text)
     assert "Exception" not in printed, printed
     return re.sub(r"[ \t]+", " ", printed)
 
@@ -184,11 +189,28 @@ def test_log_directories_are_described(bootstrap: str, topic: str) -> None:
     assert all(one["size"] > 0 for one in replicas)
 
 
-@works("kafka-reassign-partitions --list")
-def test_reassignments_are_listed(bootstrap: str) -> None:
-    assert "No partition reassignments found" in tool(
-        "kafka-reassign-partitions", bootstrap, "--list"
-    )
+@works("kafka-reassign-partitions, kafka-leader-election, kafka-metadata-quorum")
+def test_replicas_move_and_the_preferred_one_is_elected(tmp_path: Path) -> None:
+    with cluster(brokers=3) as running:
+        bootstrap = running.bootstrap
+        with Admin(bootstrap) as admin:
+            admin.create_topics([NewTopic("moved", partitions=1, replication_factor=2)])
+            before = admin.describe_topics(["moved"])[0].partitions[0].replicas
+        target = [*({1, 2, 3} - set(before)), before[0]]
+        plan = tmp_path / "plan.json"
+        part = {"topic": "moved", "partition": 0, "replicas": target}
+        plan.write_text(json.dumps({"version": 1, "partitions": [part]}))
+        move = partial(tool, "kafka-reassign-partitions", bootstrap)
+        file = ("--reassignment-json-file", str(plan))
+        assert "Successfully started" in move(*file, "--execute", "--throttle", "50000000")
+        assert any("moved-0 is completed" in move(*file, "--verify") for _ in range(60))
+        assert "No partition reassignments found" in move("--list")
+        elect = ("--election-type", "preferred", "--all-topic-partitions")
+        tool("kafka-leader-election", bootstrap, *elect)
+        shown = tool("kafka-topics", bootstrap, "--describe", "--topic", "moved")
+        assert f"Leader: {target[0]} Replicas: {target[0]},{target[1]}" in shown.replace("\t", " ")
+        status = tool("kafka-metadata-quorum", bootstrap, "describe", "--status")
+        assert re.search("MaxFollowerLag: [0-9]", status)
 
 
 @works("kafka-delegation-tokens, and SCRAM with a token")

@@ -36,7 +36,7 @@ COVERED_BY = {
     "raftlog/server/kafka/group_offsets.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/groups.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/security.py": "tests/kafka/clients/test_sasl.py",
-    "raftlog/server/kafka/topics.py": "tests/kafka/clients/test_librdkafka.py",
+    "raftlog/server/kafka/cluster.py": "tests/server/kafka/test_cluster.py",
     "raftlog/standard_streams.py": "tests/server/test_main.py",
     "raftlog/testing/pytest_plugin.py": "tests/testing/test_pytest_plugin.py",
     "spark_source/pyspark_raftlog/lag.py": "tests/spark_source/test_lag.py",

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from raftlog.errors import (
     BrokerIdInUseError,
+    BrokerUnavailableError,
     ClusterNotReadyError,
     InvalidPartitionsError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    RaftlogError,
     RefusedError,
     ThrottledError,
     UnknownPartitionError,
     UnknownTopicError,
     counted,
 )
+from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     BrokerStatus,
     CancelDecommissionRequest,
@@ -34,6 +37,8 @@ from raftlog.protocol.cluster import (
     RecoverClusterRequest,
     RecoverClusterResponse,
     ReserveBrokerIdResponse,
+    SurveyRequest,
+    SurveyResponse,
     ThrottleMovesRequest,
     ThrottleMovesResponse,
     TransferLeaderRequest,
@@ -53,12 +58,15 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_state import TopicRecord, next_voters
 from raftlog.replication.election import has_leader, transfer
-from raftlog.replication.partition_state import Accepted, Elect
+from raftlog.replication.partition_state import Accepted, Elect, PartitionState
+from raftlog.replication.placement import Target
 from raftlog.server.cluster.elections import HostedPartition
+from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.disks import DiskSpace
 from raftlog.server.operations import (
     Describing,
+    Quorum,
     Summary,
     describe_disk,
     describe_partitions,
@@ -73,6 +81,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.02
 RESERVATIONS_MAX: Final = 10  # attempts to reserve a broker ID
+FORWARDED_SECONDS: Final = 10.0  # for another broker to transfer a leadership
+QUORUM_SECONDS: Final = 2.0  # for a voter to report the end of its journal
 
 
 class ClusterOperations:
@@ -171,11 +181,50 @@ class ClusterOperations:
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
+        held = self._target(topic_id, partition)
+        return [] if held is None else list(held.replicas)
+
+    def origin(self, topic_id: str, partition: int) -> list[int]:
+        held = self._target(topic_id, partition)
+        return [] if held is None else list(held.origin)
+
+    def _target(self, topic_id: str, partition: int) -> Target | None:
         record = self._node.machine.topic_by_id(topic_id)
         if record is None or partition >= len(record.partitions):
-            return []
-        target = record.partitions[partition].target
-        return [] if target is None else list(target.replicas)
+            return None
+        return record.partitions[partition].target
+
+    async def quorum(self) -> Quorum:
+        """Ask each voter for the end of its journal."""
+        node = self._node
+        status = node.plane.status(CLUSTER_GROUP)
+        survey = SurveyRequest(groups=[CLUSTER_GROUP])
+        subscribed = node.subscription
+        seats = dict(status.voters) or dict(subscribed.voters)
+
+        async def index_of(broker: int) -> int:
+            try:
+                if broker == node.broker_id:
+                    (report,) = await node.recovery.survey([CLUSTER_GROUP])
+                else:
+                    async with asyncio.timeout(QUORUM_SECONDS):
+                        answer = await node.links.request(broker, apis.SURVEY, survey)
+                    (report,) = cast(SurveyResponse, answer.message).reports
+            except (RaftlogError, TimeoutError):
+                return -1
+            return report.index
+
+        found = await asyncio.gather(*map(index_of, seats))
+        return Quorum(
+            leader=self.controller(),
+            term=status.term,
+            commit_index=status.commit_index,
+            voters=[
+                (broker, bytes.fromhex(directory), index)
+                for (broker, directory), index in zip(seats.items(), found, strict=True)
+            ],
+            observers=sorted(set(node.machine.brokers) - set(seats)),
+        )
 
     # -- moving leadership
 
@@ -185,6 +234,8 @@ class ClusterOperations:
         """
         node = self._node
         hosted = self._member(request.topic, request.partition)
+        if isinstance(hosted, PartitionState):
+            return await self._forward(hosted, request)
         elect = self._election(hosted, request.to)
         now = asyncio.get_running_loop().time()
         self._transfers.admit(TopicPartition(request.topic, request.partition), now)
@@ -206,19 +257,40 @@ class ClusterOperations:
             reason = elect
         raise InvalidRequestError(f"leadership of {hosted} was not transferred: {reason}")
 
-    def _member(self, topic: str, partition: int) -> HostedPartition:
+    def _member(self, topic: str, partition: int) -> HostedPartition | PartitionState:
+        """Return the partition, or only its state if this broker is not one of its voters."""
         held = self._topics.topic(topic)
         if partition >= len(held.hosts):
             raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
         hosted = self._node.partitions.find(held.id, partition)
-        if hosted is None:
-            state = self._topics.state(held, partition)
-            who = "its replicas" if state is None else f"one of brokers {list(state.replicas)}"
-            raise InvalidRequestError(
-                f"this broker is not a voter of {topic}:{partition}. Send the request to {who} "
-                "(argument bootstrap)"
+        if hosted is not None:
+            return hosted
+        state = self._topics.state(held, partition)
+        if state is None:
+            raise LeaderNotAvailableError(
+                f"this broker does not know the replicas of {topic}:{partition} yet. Try again"
             )
-        return hosted
+        return state
+
+    async def _forward(
+        self, state: PartitionState, request: TransferLeaderRequest
+    ) -> TransferLeaderResponse:
+        """Have the leader, or another live replica, transfer the leadership."""
+        order = dict.fromkeys((state.leader, *state.replicas))
+        live = [each for each in order if each is not None and self._node.liveness.is_linked(each)]
+        if not live:
+            raise BrokerUnavailableError(
+                f"this broker is not a voter of {request.topic}:{request.partition}, and none of "
+                f"brokers {list(state.replicas)} is connected to it"
+            )
+        try:
+            async with asyncio.timeout(FORWARDED_SECONDS):
+                answer = await self._node.links.request(live[0], apis.TRANSFER_LEADER, request)
+        except TimeoutError:
+            raise BrokerUnavailableError(
+                f"broker {live[0]} did not respond within {FORWARDED_SECONDS:g} s. Try again"
+            ) from None
+        return cast(TransferLeaderResponse, answer.message)
 
     # -- moving replicas
 
@@ -397,7 +469,8 @@ def _reassignment(record: TopicRecord, request: ReassignRequest) -> Reassign:
                 "Create it again"
             )
         expected = () if held.target is None else held.target.replicas
-        is_cancelled = held.target is not None and held.target.origin == expected
+        # A cancelled move, or one that this cancels.
+        is_cancelled = held.target is not None and held.target.origin in {expected, replicas}
         may_replace = is_cancelled or request.replication_factor
         if expected not in {(), replicas} and not may_replace:
             raise RefusedError(

@@ -45,6 +45,7 @@ from raftlog.server.kafka.reply import Refusal
 KEY_TYPE_GROUP: Final = 0
 
 _MetadataTopic = codec.structs("request", api.METADATA.key).MetadataRequestTopic
+_PartitionsTopic = codec.structs("request", api.DESCRIBE_TOPIC_PARTITIONS.key).TopicRequest
 _DeletedOffsets = codec.structs("response", api.OFFSET_DELETE.key)
 _Fetched = codec.structs("response", api.OFFSET_FETCH.key)
 
@@ -236,6 +237,31 @@ def _refuse_metadata(request: KafkaRequest, error: RaftlogError) -> Message:
             shown.error_code = errors.UNKNOWN_TOPIC_ID
     refused.error_code = errors.NONE
     return refused
+
+
+_PARTITIONS: Final = _Each("topics", "topics", metadata.refuse_partitions, _topic("DESCRIBE"))
+
+
+def _topic_partitions(
+    context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    """Show the topics that the client may describe."""
+    message = request.message
+    if message.topics:
+        return (yield from _PARTITIONS(context, caller, request))
+    visible = yield from describable_topics(context, caller)
+    if not visible:
+        return Admitted(None, _nothing(request))
+    wanted = [_PartitionsTopic(name=name) for name in visible]
+    return Admitted(request._replace(message=replace(message, topics=wanted)), _without_unknown)
+
+
+def _nothing(request: KafkaRequest) -> Callable[[Message | None], Stepwise[Message]]:
+    def amend(_response: Message | None) -> Stepwise[Message]:
+        yield from ()
+        return codec.structs("response", request.api.key).root()
+
+    return amend
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -463,6 +489,13 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     ),
     api.DESCRIBE_LOG_DIRS.key: of_cluster("DESCRIBE"),
     api.LIST_PARTITION_REASSIGNMENTS.key: of_cluster("DESCRIBE"),
+    api.ELECT_LEADERS.key: of_cluster("ALTER"),
+    api.ALTER_PARTITION_REASSIGNMENTS.key: of_cluster("ALTER"),
+    api.DESCRIBE_QUORUM.key: of_cluster("DESCRIBE"),
+    api.UPDATE_FEATURES.key: of_cluster("ALTER"),
+    api.GET_TELEMETRY_SUBSCRIPTIONS.key: free,
+    api.PUSH_TELEMETRY.key: free,
+    api.DESCRIBE_TOPIC_PARTITIONS.key: _topic_partitions,
     api.DESCRIBE_USER_SCRAM_CREDENTIALS.key: of_cluster("DESCRIBE"),
     api.ALTER_USER_SCRAM_CREDENTIALS.key: of_cluster("ALTER"),
     api.CREATE_DELEGATION_TOKEN.key: free,  # the handlers compare owners with the client

@@ -16,6 +16,7 @@ from raftlog.server.access.admission import admit
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka import (
+    cluster,
     consumer_protocol,
     fetch,
     group_offsets,
@@ -69,6 +70,15 @@ HANDLERS: Final[dict[int, Served]] = {
     api.LIST_PARTITION_REASSIGNMENTS.key: Served(
         metadata.handle_moves, refused_by_code(Place.METADATA)
     ),
+    api.DESCRIBE_TOPIC_PARTITIONS.key: Served(
+        metadata.handle_partitions, metadata.refuse_partitions
+    ),
+    api.ELECT_LEADERS.key: Served(cluster.handle_elections, _admin),
+    api.ALTER_PARTITION_REASSIGNMENTS.key: Served(cluster.handle_reassignments, _admin),
+    api.DESCRIBE_QUORUM.key: Served(cluster.handle_quorum, _admin),
+    api.UPDATE_FEATURES.key: Served(cluster.handle_features, _admin),
+    api.GET_TELEMETRY_SUBSCRIPTIONS.key: Served(cluster.handle_subscriptions, _admin),
+    api.PUSH_TELEMETRY.key: Served(cluster.handle_metrics, _admin),
     api.JOIN_GROUP.key: Served(groups.handle_join, groups.refuse_join),
     api.SYNC_GROUP.key: Served(groups.handle_sync, _classic),
     api.HEARTBEAT.key: Served(groups.handle_heartbeat, _classic),

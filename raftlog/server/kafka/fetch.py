@@ -6,11 +6,12 @@ session id of a response is always 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from raftlog import limits
+from raftlog.config.broker import RACK_AWARE_SELECTOR
 from raftlog.errors import CorruptBatchError, RaftlogError, UnknownTopicError
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
@@ -40,6 +41,9 @@ READ_COMMITTED: Final = 1
 CONVERTED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
 
 _Response = codec.structs("response", api.FETCH.key)
+
+
+NO_REPLICA: Final = -1  # the client reads from this broker
 
 
 class _Part(NamedTuple):
@@ -72,6 +76,8 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
     parts: list[_Part] = []
     places: dict[int, Message] = {}  # the answer of each part, by the part's identity
     failed = False
+    rack = message.rack_id if context.config.replica_selector_class == RACK_AWARE_SELECTOR else ""
+    racks = {each.id: each.rack for each in context.brokers("")} if rack else {}
     for topic in message.topics:
         name, error = topic.topic, None
         try:
@@ -86,17 +92,40 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
             continue
         part_of = partial(_part, name, topic.topic_id if by_id else b"")
         asked = yield from in_steps(topic.partitions, part_of)
-        parts += asked
         places |= zip(map(id, asked), found, strict=True)
+        if rack:
+            selected = yield from in_steps(asked, partial(_selected, context, racks, rack))
+            for part, broker in zip(asked, selected, strict=True):
+                places[id(part)].preferred_read_replica = broker
+            asked = [p for p, broker in zip(asked, selected, strict=True) if broker == NO_REPLICA]
+            failed = failed or len(asked) < len(selected)
+        parts += asked
     wanted = _Wanted(
         parts,
         wait_ms_max=0 if failed else min(max(message.max_wait_ms, 0), limits.FETCH_WAIT_MS_MAX),
         bytes_min=max(message.min_bytes, 0),
         bytes_max=max(message.max_bytes, 0),
-        replica_ok=False,
+        replica_ok=bool(rack),
     )
     send = partial(_send, context, request, reply, answers, places)
     yield from Read(context, wanted, reply, send).begin()
+
+
+def _selected(
+    context: BrokerContext, racks: Mapping[int, str | None], rack: str, part: _Part
+) -> int:
+    """Return the in-sync replica of the client's rack that it has to read from, ``NO_REPLICA`` for
+    this broker (KIP-392). Only the leader selects: a follower serves the clients that ask it,
+    and a client that it refuses goes back to the leader.
+    """
+    topic = context.topics.get(part.topic)
+    if topic is None or part.partition >= len(topic.hosts):
+        return NO_REPLICA
+    info = context.topics.info(topic, part.partition)
+    if info.leader != context.broker_id or racks.get(context.broker_id) == rack:
+        return NO_REPLICA
+    near = [each for each in info.isr if racks.get(each) == rack]
+    return near[part.partition % len(near)] if near else NO_REPLICA
 
 
 def _part(name: str, topic_id: bytes, each: Message) -> _Part:

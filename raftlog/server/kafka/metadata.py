@@ -43,15 +43,23 @@ _Cluster = codec.structs("response", api.DESCRIBE_CLUSTER.key)
 # -- ApiVersions -----------------------------------------------------------------------------------
 
 
-def handle_api_versions(_context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+def handle_api_versions(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Return the served APIs. A version that is not served gets an error in version 0 (KIP-511):
-    the client then repeats the request in one that is.
+    the client then repeats the request in one that is. A client that meant another broker or
+    cluster, whose address this one has now, has to start again from its bootstrap (KIP-1242).
     """
     is_unknown = request.asked_version != request.version
     served = [api.API_VERSIONS] if is_unknown else api.APIS.values()
+    code = errors.UNSUPPORTED_VERSION if is_unknown else errors.NONE
+    if request.version >= 5:
+        meant, cluster_id = request.message, context.operations.cluster_id
+        if (meant.node_id != NO_NODE and meant.node_id != context.broker_id) or (
+            meant.cluster_id is not None and cluster_id and meant.cluster_id != cluster_id
+        ):
+            code, served = errors.REBOOTSTRAP_REQUIRED, []
     reply.send(
         _Versions.root(
-            error_code=errors.UNSUPPORTED_VERSION if is_unknown else errors.NONE,
+            error_code=code,
             api_keys=[
                 _Versions.ApiVersion(
                     api_key=each.key,
@@ -230,11 +238,15 @@ def _requested(
 
 
 def _topic(
-    context: BrokerContext, topic: HostedTopic, operations: AuthorizedOperations
+    context: BrokerContext,
+    topic: HostedTopic,
+    operations: AuthorizedOperations,
+    first: int = 0,
+    last: int | None = None,
 ) -> Generator[None, Any, Message]:
-    """Return a topic; a few of its partitions in each step."""
+    """Return a topic, with partitions ``first`` to ``last``; a few of them in each step."""
     partitions: list[Message] = []
-    for index in range(len(topic.hosts)):
+    for index in range(len(topic.hosts))[first:last]:
         info = context.topics.info(topic, index)
         partitions.append(
             _Metadata.MetadataResponsePartition(
@@ -255,6 +267,91 @@ def _topic(
         is_internal=is_internal_topic(topic.name),
         partitions=partitions,
         topic_authorized_operations=operations.of("TOPIC", topic.name),
+    )
+
+
+# -- DescribeTopicPartitions -----------------------------------------------------------------------
+#
+# As Metadata, in the order of names and in pages (KIP-966).
+
+
+_Partitions = codec.structs("response", api.DESCRIBE_TOPIC_PARTITIONS.key)
+PARTITIONS_PER_PAGE: Final = 2_000
+
+
+def handle_partitions(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return the partitions of the requested topics, or of all if none is named, up to the page's
+    limit, and where the next page begins.
+    """
+    message = request.message
+    cursor = message.cursor
+    names = {each.name for each in message.topics} or {topic.name for topic in context.topics}
+    check_count(reply.name, len(message.topics))
+    left = min(message.response_partition_limit, PARTITIONS_PER_PAGE)
+    if left < 1 or (cursor is not None and cursor.partition_index < 0):
+        raise InvalidRequestError(
+            f"response_partition_limit {message.response_partition_limit} must be at least 1, and "
+            "the cursor's partition at least 0"
+        )
+    operations = AuthorizedOperations(context.access, reply.connection, is_requested=True)
+    topics: list[Message] = []
+    following: Message | None = None
+    for name in sorted(names):
+        first = 0
+        if cursor is not None:
+            if name < cursor.topic_name:
+                continue
+            first = cursor.partition_index if name == cursor.topic_name else 0
+        if not left:
+            following = _Partitions.Cursor(topic_name=name, partition_index=0)
+            break
+        try:
+            topic = context.topics.topic(name)
+        except RaftlogError as error:
+            code = code_of(error, Place.METADATA)
+            found = _Partitions.DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+            topics.append(found)
+            yield None
+            continue
+        count = len(topic.hosts)
+        last = min(count, first + left)
+        described = yield from _topic(context, topic, operations, first, last)
+        topics.append(
+            _Partitions.DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=described.topic_id,
+                is_internal=described.is_internal,
+                partitions=[
+                    _Partitions.DescribeTopicPartitionsResponsePartition(
+                        error_code=each.error_code,
+                        partition_index=each.partition_index,
+                        leader_id=each.leader_id,
+                        leader_epoch=each.leader_epoch,
+                        replica_nodes=each.replica_nodes,
+                        isr_nodes=each.isr_nodes,
+                        eligible_leader_replicas=[],  # Java's client accepts no null (4.4)
+                        last_known_elr=[],
+                    )
+                    for each in described.partitions
+                ],
+                topic_authorized_operations=described.topic_authorized_operations,
+            )
+        )
+        left -= max(last - first, 0)
+        if last < count:
+            following = _Partitions.Cursor(topic_name=name, partition_index=last)
+            break
+    reply.send(_Partitions.root(topics=topics, next_cursor=following))
+
+
+def refuse_partitions(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return the error for each requested topic: the response has no other place."""
+    code = code_of(error, Place.METADATA)
+    return _Partitions.root(
+        topics=[
+            _Partitions.DescribeTopicPartitionsResponseTopic(error_code=code, name=each.name)
+            for each in request.message.topics
+        ]
     )
 
 

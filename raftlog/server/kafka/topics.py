@@ -31,6 +31,7 @@ from raftlog.kafka.api import IGNORED_KEYS, own_settings
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
+from raftlog.protocol.cluster import ThrottleMovesRequest
 from raftlog.server import metrics
 from raftlog.server.administration import NamedTopic
 from raftlog.server.apis import topics as topic_operations
@@ -794,10 +795,8 @@ def _alter(
             return None
         if resource.resource_type == BROKER:
             _check_broker(context, resource.resource_name)
-            raise InvalidConfigError(
-                "a broker reads its settings when it starts: change its configuration file and "
-                "restart it"
-            )
+            await _throttle(context, reply, resource)
+            return None
         if resource.resource_type != TOPIC:
             raise _unknown_type(resource.resource_type)
         topic = _topic(context, resource.resource_name)
@@ -816,6 +815,45 @@ def _alter(
         reply.send(_altered(request, []))
         return
     context.administration.submit(alter_all, reply)
+
+
+# What moves add is copied by followers; the limit holds for each broker of the cluster.
+MOVE_THROTTLE: Final = "follower.replication.throttled.rate"
+_THROTTLES: Final = frozenset(
+    (
+        MOVE_THROTTLE,
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+
+
+async def _throttle(context: BrokerContext, reply: KafkaReply, resource: Message) -> None:
+    """Change the limit of moves, which ``kafka-reassign-partitions`` sets on each broker, and
+    removes from each when the moves have ended. Other settings of brokers are read only.
+    """
+    rates: dict[str, int] = {}
+    for change in resource.configs:
+        operation = getattr(change, "config_operation", None)
+        if change.name not in _THROTTLES or operation not in (SET, DELETE):
+            raise InvalidConfigError(
+                "a broker reads its settings when it starts: change its configuration file and "
+                "restart it"
+            )
+        try:
+            rates[change.name] = 0 if operation == DELETE else int(change.value or "", 10)
+        except ValueError:
+            raise InvalidConfigError(f"{change.name}: {change.value!r} is not a number") from None
+    rate = rates.get(MOVE_THROTTLE)
+    is_known = context.cluster is None or rate == context.cluster.machine.move_throttle
+    if rate is None or is_known or reply.request.message.validate_only:
+        return
+    if not 0 <= rate <= limits.MOVE_THROTTLE_BYTES_PER_S_MAX:
+        raise InvalidConfigError(
+            f"{MOVE_THROTTLE}: {rate} is not within 0 and {limits.MOVE_THROTTLE_BYTES_PER_S_MAX}"
+        )
+    context.check_operator(reply.connection, reply.name)
+    await context.operations.throttle_moves(ThrottleMovesRequest(bytes_per_s=rate))
 
 
 def _topic(context: BrokerContext, name: str) -> HostedTopic:

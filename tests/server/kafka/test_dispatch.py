@@ -174,6 +174,11 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.DELETE_GROUPS: {("DELETE", "GROUP")},
     apis.DESCRIBE_LOG_DIRS: {("DESCRIBE", "CLUSTER")},
     apis.LIST_PARTITION_REASSIGNMENTS: {("DESCRIBE", "CLUSTER")},
+    apis.ALTER_PARTITION_REASSIGNMENTS: {("ALTER", "CLUSTER")},
+    apis.ELECT_LEADERS: {("ALTER", "CLUSTER")},
+    apis.UPDATE_FEATURES: {("ALTER", "CLUSTER")},
+    apis.DESCRIBE_QUORUM: {("DESCRIBE", "CLUSTER")},
+    apis.DESCRIBE_TOPIC_PARTITIONS: {("DESCRIBE", "TOPIC")},
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS: {("DESCRIBE", "CLUSTER")},
     apis.ALTER_USER_SCRAM_CREDENTIALS: {("ALTER", "CLUSTER")},
     apis.DESCRIBE_ACLS: {("DESCRIBE", "CLUSTER")},
@@ -188,6 +193,7 @@ LOG_DIRS_ERROR_VERSION = 3  # older responses have no place for the error
 FREE = {
     *(apis.API_VERSIONS, apis.DESCRIBE_CLUSTER),
     *(apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE),
+    *(apis.GET_TELEMETRY_SUBSCRIPTIONS, apis.PUSH_TELEMETRY),
     # Of their owner: tests/server/test_delegation_tokens.py.
     *(apis.CREATE_DELEGATION_TOKEN, apis.RENEW_DELEGATION_TOKEN),
     *(apis.EXPIRE_DELEGATION_TOKEN, apis.DESCRIBE_DELEGATION_TOKEN),

@@ -170,7 +170,7 @@ def wanted(*names: str, may_create: bool = True) -> Message:
     return Metadata.root(topics=topics, allow_auto_topic_creation=may_create)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions(kafka_client: KafkaClient, version: int) -> None:
     answer = kafka_client.ask(apis.API_VERSIONS, version)
     ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
@@ -185,7 +185,79 @@ def test_an_unknown_version_of_api_versions(kafka_client: KafkaClient) -> None:
     _, answer = kafka_client.receive(apis.API_VERSIONS, 0)
     assert answer.error_code == errors.UNSUPPORTED_VERSION
     (own,) = answer.api_keys
-    assert (own.api_key, own.max_version) == (apis.API_VERSIONS.key, 4)
+    assert (own.api_key, own.max_version) == (apis.API_VERSIONS.key, 5)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "cluster_id", "error"),
+    [(1, "own", 0), (-1, None, 0), (2, "own", 129), (1, "another", 129)],
+)
+def test_a_client_that_meant_another_broker_has_to_start_again(
+    kafka_client: KafkaClient,
+    kafka_broker: RunningBroker,
+    node_id: int,
+    cluster_id: str | None,
+    error: int,
+) -> None:
+    own = kafka_broker.broker.context.operations.cluster_id
+    versions = codec.structs("request", apis.API_VERSIONS.key).root
+    meant = own if cluster_id == "own" else cluster_id
+    answer = kafka_client.ask(apis.API_VERSIONS, 5, versions(node_id=node_id, cluster_id=meant))
+    assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
+
+
+def pages(client: KafkaClient, limit: int, *names: str) -> Iterator[Message]:
+    """All pages, from the first to the last."""
+    structs = codec.structs("request", apis.DESCRIBE_TOPIC_PARTITIONS.key)
+    cursor = None
+    while True:
+        request = structs.root(
+            topics=[structs.TopicRequest(name=name) for name in names],
+            response_partition_limit=limit,
+            cursor=cursor,
+        )
+        page = client.ask(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+        yield page
+        if page.next_cursor is None:
+            return
+        at = page.next_cursor
+        cursor = structs.Cursor(topic_name=at.topic_name, partition_index=at.partition_index)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 100_000])
+def test_partitions_are_described_in_pages(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, limit: int
+) -> None:
+    with kafka_broker.client() as native:
+        for name, count in (("page-a", 3), ("page-b", 1), ("page-c", 2)):
+            native.create(name, partitions=count)
+    found: list[tuple[str | None, int | None]] = []
+    for page in pages(kafka_client, limit, "page-b", "page-c", "page-a", "page-absent"):
+        assert sum(len(topic.partitions) for topic in page.topics) <= limit
+        for topic in page.topics:
+            if topic.error_code:
+                assert topic.error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
+                found.append((topic.name, None))
+            for each in topic.partitions:
+                assert (each.leader_id, each.replica_nodes, each.isr_nodes) == (1, [1], [1])
+                assert each.eligible_leader_replicas == each.last_known_elr == []
+                found.append((topic.name, each.partition_index))
+    assert found == [
+        ("page-a", 0),
+        ("page-a", 1),
+        ("page-a", 2),
+        ("page-absent", None),
+        ("page-b", 0),
+        ("page-c", 0),
+        ("page-c", 1),
+    ]
+    everything = {topic.name for page in pages(kafka_client, limit) for topic in page.topics}
+    assert {"page-a", "page-b", "page-c"} <= everything
+
+
+def test_a_page_has_at_least_one_partition(kafka_client: KafkaClient) -> None:
+    (page,) = pages(kafka_client, 0, "t")
+    assert [topic.error_code for topic in page.topics] == [errors.INVALID_REQUEST]
 
 
 def test_metadata_names_the_broker_and_topics(
