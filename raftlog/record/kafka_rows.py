@@ -53,6 +53,8 @@ PREFIX: Final = struct.Struct(">Ihq")
 # Records; below this number Python is faster than the calls into numpy (40 us per batch).
 NUMPY_FROM: Final = 64 if find_spec("numpy") is not None else sys.maxsize
 RECORD_BYTES_MIN: Final = 7
+# Records; with more of them, numpy checks faster than ``_check_plain``.
+CHECKED_IN_PYTHON_MAX: Final = 256
 
 _PART_RECORDS: Final = 1 << 14  # decoded at a time, which bounds the memory for positions
 _RUN_MIN: Final = 64  # records; shorter runs of records of equal length cost more than single steps
@@ -406,6 +408,10 @@ def check(section: Buffer, count: int) -> RowFacts:
 
     Raises ``RecordsError``.
     """
+    if count <= CHECKED_IN_PYTHON_MAX:
+        facts = _check_plain(bytes(section) + _PADDING, len(section), count)
+        if facts is not None:
+            return facts
     lowest: list[int] = []
     highest: list[int] = []
     keyless: list[int] = []
@@ -421,6 +427,76 @@ def check(section: Buffer, count: int) -> RowFacts:
         row += len(part.key_at)
     missing = tuple(keyless[: limits.KEYLESS_ROWS_MAX])
     return RowFacts(first_delta, min(lowest), max(highest), header_count, missing)
+
+
+def _check_plain(body: bytes, size: int, count: int) -> RowFacts | None:  # noqa: C901 - no calls
+    """The same as ``check`` for a few records, without the positions of their entries, which are
+    not needed; None if it finds a record with headers, or one that may be wrong.
+    """
+    small, low, high = _SMALL, _STEP_LOW, _STEP_HIGH
+    stamps: list[int] = []
+    keyless: list[int] = []
+    p = 0
+    try:
+        for number in range(count):
+            octet = body[p]
+            if octet & 1:
+                return None  # a negative length
+            if octet < 128:
+                end = p + 1 + (octet >> 1)
+                p += 2  # with the attributes
+            elif (second := body[p + 1]) < 128:
+                end = p + low[octet] + high[second]
+                p += 3
+            else:
+                length, p = _varint(body, p, _INT_BYTES)
+                end = p + length
+                p += 1
+            octet = body[p]
+            if octet < 128:
+                stamps.append(small[octet])
+                p += 1
+            else:
+                stamp, p = _varint(body, p, _LONG_BYTES)
+                stamps.append(stamp)
+            if number < 64 and body[p] == number << 1:
+                p += 1
+            else:
+                delta, p = _varint(body, p, _INT_BYTES)
+                if delta != number:
+                    return None
+            octet = body[p]
+            if octet == 1:
+                keyless.append(number)
+                p += 1
+            else:
+                key, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
+                if key < 0:
+                    return None
+                p += key
+            octet = body[p] if p < end else 1
+            if octet & 1:
+                if octet != 1 or p >= end:
+                    return None
+                p += 1  # null
+            elif octet < 128:
+                p += 1 + (octet >> 1)
+            elif (second := body[p + 1]) < 128:
+                p += low[octet] + high[second]
+            else:
+                value, p = _varint(body, p, _INT_BYTES)
+                if value < 0:
+                    return None
+                p += value
+            if p >= size or body[p] or p + 1 != end:
+                return None
+            p = end
+    except (IndexError, RecordsError):
+        return None
+    if p != size:
+        return None
+    missing = tuple(keyless[: limits.KEYLESS_ROWS_MAX])
+    return RowFacts(stamps[0], min(stamps), max(stamps), 0, missing)
 
 
 def read(payload: Buffer, header: BatchHeader) -> Payload:

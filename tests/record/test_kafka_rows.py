@@ -34,12 +34,14 @@ kafka_records = st.builds(KafkaRecord, entries, entries, timestamps, header_rows
 def numpy_for_all(*, live_min: int = 1, numpy_from: int = 1, run_min: int = 2) -> Iterator[None]:
     """Let numpy decode a handful of records too, runs of equal length, and their headers."""
     usual = kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN, kafka_rows._RUN_MIN
+    plain = kafka_rows.CHECKED_IN_PYTHON_MAX
     kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN = numpy_from, live_min
-    kafka_rows._RUN_MIN = run_min
+    kafka_rows._RUN_MIN, kafka_rows.CHECKED_IN_PYTHON_MAX = run_min, 0
     try:
         yield
     finally:
         kafka_rows.NUMPY_FROM, kafka_rows._LIVE_MIN, kafka_rows._RUN_MIN = usual
+        kafka_rows.CHECKED_IN_PYTHON_MAX = plain
 
 
 def verdict(section: bytes, count: int) -> RowFacts | None:
@@ -50,13 +52,14 @@ def verdict(section: bytes, count: int) -> RowFacts | None:
 
 
 def both(section: bytes, count: int) -> RowFacts | None:
-    """The verdict of both readers."""
+    """The verdict of both readers, and of the check of few records without headers."""
     with numpy_for_all():
         rounds = verdict(section, count)
     with numpy_for_all(live_min=3, run_min=64):
         assert verdict(section, count) == rounds
     with numpy_for_all(numpy_from=count + 1):
         assert verdict(section, count) == rounds
+    assert verdict(section, count) == rounds
     return rounds
 
 
