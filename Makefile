@@ -24,7 +24,7 @@ define install
 	fi
 endef
 
-.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench bench-peers profile figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,6 +75,14 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
 	$(BIN)/raftlog bench imports
+
+bench-peers: $(VENV)/.dev ## raftlog beside Kafka, which it installs, by turns; ARGS=--write puts the table on the page (15 minutes)
+	$(BIN)/python -m tests.kafka_peers.install kafka
+	$(BIN)/python -m tests.kafka_peers.benchmark $(ARGS)
+
+profile: $(VENV)/.dev ## where the time of a producer and of its broker goes, by py-spy (a minute)
+	$(call install,[$(EXTRAS)$(COMMA)profile],a minute,5 minutes)
+	$(BIN)/python -m tests.profile $(ARGS)
 
 figures: $(VENV)/.dev ## lines, files, and the modules that a record passes; ARGS="--against REV" (a minute)
 	$(BIN)/python -m tests.figures $(ARGS)

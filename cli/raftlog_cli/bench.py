@@ -498,7 +498,7 @@ def kafka(run: Scope, trips: int, brokers: int) -> None:
     """Measure a Kafka client: confluent-kafka writes, reads, and sends one record at a time.
 
     Requires confluent-kafka. It uses acks=all and one partition. The processor time is the sum of
-    all brokers per record. `python -m tests.kafka_peers.benchmark` compares with Kafka.
+    all brokers per record. `make bench-peers` compares with Kafka.
 
     \b
     Example:

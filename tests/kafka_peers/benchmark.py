@@ -1,55 +1,325 @@
-"""Comparison of raftlog and Kafka with the same client: ``python -m tests.kafka_peers.benchmark``.
+"""raftlog and Kafka by turns: ``python -m tests.kafka_peers.benchmark``, or `make bench-peers`.
 
-Kafka runs with two settings: the default, with acknowledged records in the page cache, and
-``flush.messages=1``, which syncs each batch on each broker as raftlog does. Each round measures all
-of them. ``python -m tests.kafka_peers.install kafka`` installs Kafka; it requires a JVM and Maven.
+Three brokers each, replication factor 3, ``acks=all``. Kafka runs with two settings: the default,
+with acknowledged records in the page cache, and ``flush.messages=1``, which syncs each batch on
+each broker as raftlog does. Each round measures all workloads of all systems, in changing order.
+The table and the plot replace those in docs/explanation/performance.md with ``--write``.
+``python -m tests.kafka_peers.install kafka`` installs Kafka; it requires a JVM and Maven.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import os
+import statistics
+import subprocess
 import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final, Protocol
 
+import confluent_kafka
+from confluent_kafka import admin, cimpl
+
+import raftlog
+from raftlog.bench.broker import cpu_s
 from raftlog.bench.figures import scratch, target
-from raftlog.bench.kafka import KafkaTarget, measure
+from raftlog.bench.kafka import PRODUCER, TIMEOUT_S
 from tests.kafka_peers.kafka_broker import kafka_cluster
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "docs/explanation/performance.md"
+PLOT: Final = ROOT / "docs/diagrams/peers.svg"
+BEGIN, END = "<!-- make bench-peers -->\n", "<!-- end of make bench-peers -->\n"
+RUN: Final = 10_000  # records of a call to send_many, or of a wait for outcomes
+TRIPS: Final = 500
+POLL_S: Final = 1.0
+
+
+class Client(Protocol):
+    """One client library with one cluster. Each method returns seconds."""
+
+    def bulk(self, topic: str, count: int, value: bytes) -> float: ...
+    def outcomes(self, topic: str, count: int, value: bytes) -> float: ...
+    def read(self, topic: str, count: int) -> float: ...
+    def trips(self, topic: str, count: int, value: bytes) -> list[float]: ...
+
+
+class Native:
+    """raftlog's client: ``send_many``, ``send`` and ``result``, ``poll``."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def bulk(self, topic: str, count: int, value: bytes) -> float:
+        with raftlog.Producer(self._bootstrap) as producer:
+            producer.send(topic, value).result(TIMEOUT_S)
+            values = [value] * RUN
+            start = time.perf_counter()
+            futures = [producer.send_many(topic, values) for _ in range(count // RUN)]
+            for future in futures:
+                future.result(TIMEOUT_S)
+            return time.perf_counter() - start
+
+    def outcomes(self, topic: str, count: int, value: bytes) -> float:
+        with raftlog.Producer(self._bootstrap) as producer:
+            producer.send(topic, value).result(TIMEOUT_S)
+            start = time.perf_counter()
+            sent = [producer.send(topic, value) for _ in range(count)]
+            for future in sent:
+                future.result(TIMEOUT_S)
+            return time.perf_counter() - start
+
+    def read(self, topic: str, count: int) -> float:
+        with raftlog.Consumer(self._bootstrap, auto_offset_reset="earliest") as consumer:
+            start = time.perf_counter()
+            consumer.assign([raftlog.TopicPartition(topic, 0)])
+            while count > 0:
+                count -= len(consumer.poll(1_000))
+            return time.perf_counter() - start
+
+    def trips(self, topic: str, count: int, value: bytes) -> list[float]:
+        with raftlog.Producer(self._bootstrap, linger_ms=0) as producer:
+            producer.send(topic, value).result(TIMEOUT_S)
+            return [timed(lambda: producer.send(topic, value).result()) for _ in range(count)]
+
+
+class Confluent:
+    """librdkafka with confluent-kafka: ``produce`` and callbacks, ``consume``."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def _producer(self, **more: Any) -> confluent_kafka.Producer:
+        return confluent_kafka.Producer({**PRODUCER, "bootstrap.servers": self._bootstrap, **more})
+
+    def _send(self, topic: str, count: int, value: bytes, **more: Any) -> float:
+        left = [count + 1]
+
+        def delivered(error: object, _message: object) -> None:
+            assert error is None, error
+            left[0] -= 1
+
+        producer = self._producer(**more)
+        producer.produce(topic, value, on_delivery=delivered)
+        producer.flush(TIMEOUT_S)
+        start = time.perf_counter()
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, value, on_delivery=delivered)
+                except BufferError:
+                    producer.poll(0.01)
+                else:
+                    break
+            if number % 1_000 == 0:
+                producer.poll(0)
+        missing = producer.flush(TIMEOUT_S)
+        assert not missing, f"{missing} records were not acknowledged"
+        return time.perf_counter() - start
+
+    def bulk(self, topic: str, count: int, value: bytes) -> float:
+        return self._send(topic, count, value, **{"delivery.report.only.error": True})
+
+    def outcomes(self, topic: str, count: int, value: bytes) -> float:
+        return self._send(topic, count, value)
+
+    def read(self, topic: str, count: int) -> float:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": topic, "enable.auto.commit": False}
+        )
+        start = time.perf_counter()
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        while count > 0:
+            count -= len(consumer.consume(RUN, POLL_S))
+        seconds = time.perf_counter() - start
+        consumer.close()
+        return seconds
+
+    def trips(self, topic: str, count: int, value: bytes) -> list[float]:
+        producer = self._producer(**{"linger.ms": 0})
+
+        def trip() -> None:
+            producer.produce(topic, value)
+            assert not producer.flush(TIMEOUT_S), "a record was not acknowledged"
+
+        trip()
+        return [timed(trip) for _ in range(count)]
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A client and its cluster. ``settings``: of the topics."""
+
+    name: str
+    client: Client
+    bootstrap: str
+    pids: tuple[int, ...]
+    settings: Mapping[str, str]
+
+    def topic(self) -> str:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        client = admin.AdminClient({"bootstrap.servers": self.bootstrap})
+        new = cimpl.NewTopic(name, 1, 3, config=dict(self.settings))
+        client.create_topics([new])[name].result(TIMEOUT_S)
+        return name
+
+
+@dataclass(slots=True)
+class Figures:
+    """Results by workload, one of each round: records/s, or microseconds."""
+
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, workload: str, value: float) -> None:
+        self.rounds.setdefault(workload, []).append(value)
+
+    def median(self, workload: str) -> float:
+        return statistics.median(self.rounds[workload])
+
+
+BULK, LARGE, OUTCOMES, READ, TRIP, CPU = (
+    "produce, 100 B, records/s",
+    "produce, 1 KiB, records/s",
+    "each outcome read, 100 B, records/s",
+    "consume, 100 B, records/s",
+    "one in flight, p50 in us",
+    "broker CPU of a record of 1 KiB, us",
+)
+
+
+def measure(system: System, figures: Figures, records: int) -> None:
+    client = system.client
+    topic = system.topic()
+    small, large = b"x" * 100, b"x" * 1_024
+    figures.add(BULK, records / client.bulk(topic, records, small))
+    figures.add(READ, records / client.read(topic, records))
+    figures.add(OUTCOMES, records / client.outcomes(system.topic(), records, small))
+    count = records // 5
+    before = sum(map(cpu_s, system.pids))
+    figures.add(LARGE, count / client.bulk(system.topic(), count, large))
+    figures.add(CPU, (sum(map(cpu_s, system.pids)) - before) / count * 1e6)
+    figures.add(TRIP, statistics.median(client.trips(system.topic(), TRIPS, small)) * 1e6)
+
+
+def table(found: Mapping[str, Figures]) -> str:
+    names = list(found)
+    lines = [f"| | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
+    for workload in (BULK, LARGE, OUTCOMES, READ, TRIP, CPU):
+        cells = []
+        for figures in found.values():
+            values = figures.rounds[workload]
+            cells.append(
+                f"{number(figures.median(workload))} "
+                f"({number(min(values))} to {number(max(values))})"
+            )
+        lines.append(f"| {workload} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} M"
+    return f"{value / 1e3:,.0f} k" if value >= 10_000 else f"{value:,.1f}"
+
+
+def plot(found: Mapping[str, Figures]) -> str:
+    """Bars of the records per second: a group for each workload, a bar for each system."""
+    colours = ("#2563eb", "#60a5fa", "#d97706", "#b45309")
+    workloads = (BULK, LARGE, OUTCOMES, READ)
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" font-size="12"']
+    parts.append(' font-family="sans-serif"><rect width="760" height="360" fill="white"/>')
+    for column, workload in enumerate(workloads):
+        most = max(figures.median(workload) for figures in found.values())
+        left = 20 + column * 185
+        for row, (figures, colour) in enumerate(zip(found.values(), colours, strict=True)):
+            value = figures.median(workload)
+            height = 220 * value / most
+            x = left + row * 42
+            parts.append(
+                f'<rect x="{x}" y="{260 - height:.0f}" width="36" height="{height:.0f}" '
+                f'fill="{colour}"/><text x="{x + 18}" y="{254 - height:.0f}" '
+                f'text-anchor="middle" font-size="10">{number(value)}</text>'
+            )
+        title = workload.removesuffix(", records/s")
+        parts.append(f'<text x="{left + 80}" y="280" text-anchor="middle">{title}</text>')
+    for row, (name, colour) in enumerate(zip(found, colours, strict=True)):
+        x, y = 20 + row % 2 * 370, 310 + row // 2 * 22
+        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 18}" y="{y}">{name}, records/s</text>')
+    return "".join((*parts, "</svg>\n"))
+
+
+def text(found: Mapping[str, Figures], rounds: int, load: tuple[float, float]) -> str:
+    git = ("git", "rev-parse", "--short=8", "HEAD")
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    return (
+        f"`make bench-peers`, {today}, commit {commit.strip()}: medians of {rounds} rounds by "
+        f"turns, and their ranges, on {os.cpu_count()} cores whose load was {load[0]:.1f} before, "
+        f"and {load[1]:.1f} with the benchmark. Three brokers each, replication factor 3, "
+        "`acks=all`, one partition, one producer.\n\n"
+        f"{table(found)}\n"
+        "![Records per second of raftlog and Kafka](../diagrams/peers.svg)\n"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", type=int, default=1, help="brokers and replicas (default: 1)")
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100, help="bytes per value (default: 100)")
-    parser.add_argument("--trips", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--records", type=int, default=500_000, help="of 100 bytes (500000)")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, help="directory on the disk to measure")
+    parser.add_argument("--write", action="store_true", help="into the page about performance")
     given = parser.parse_args()
+    records = max(given.records // RUN, 1) * RUN
+    before = os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(scratch(given.directory))
-        ours = stack.enter_context(target(given.directory, brokers=given.brokers))
-        theirs = stack.enter_context(kafka_cluster(home, given.brokers))
+        ours = stack.enter_context(target(given.directory, brokers=3))
+        theirs = stack.enter_context(kafka_cluster(home, 3))
         kafka = ",".join(map(str, theirs.addresses))
-        quorum = {"min.insync.replicas": str(given.brokers // 2 + 1)}
+        quorum = {"min.insync.replicas": "2"}
         synced = {**quorum, "flush.messages": "1"}
-        figures = measure(
-            [
-                KafkaTarget("raftlog", ours.bootstrap, ours.pids, quorum, given.brokers),
-                KafkaTarget("Kafka, page cache", kafka, theirs.pids, quorum, given.brokers),
-                KafkaTarget("Kafka, synced", kafka, theirs.pids, synced, given.brokers),
-            ],
-            records=given.records,
-            value_bytes=given.size,
-            trips=given.trips,
-            rounds=given.rounds,
-        )
-    rows = [figure.cells for figure in figures]
-    sys.stdout.write(f"| {' | '.join(rows[0])} |\n|{' --- |' * len(rows[0])}\n")
-    for row in rows:
-        sys.stdout.write(f"| {' | '.join(row.values())} |\n")
-    sys.stdout.write(json.dumps([dict(figure.values) for figure in figures]) + "\n")
+        systems = [
+            System("raftlog", Native(ours.bootstrap), ours.bootstrap, ours.pids, quorum),
+            System(
+                "raftlog by librdkafka",
+                Confluent(ours.bootstrap),
+                ours.bootstrap,
+                ours.pids,
+                quorum,
+            ),
+            System("Kafka, page cache", Confluent(kafka), kafka, theirs.pids, quorum),
+            System("Kafka, synced", Confluent(kafka), kafka, theirs.pids, synced),
+        ]
+        found = {system.name: Figures() for system in systems}
+        for system in systems:
+            sys.stderr.write(f"not counted, while code is compiled: {system.name}\n")
+            measure(system, Figures(), records)
+        for turn in range(given.rounds):
+            for system in systems[turn % 4 :] + systems[: turn % 4]:
+                sys.stderr.write(f"round {turn + 1} of {given.rounds}: {system.name}\n")
+                measure(system, found[system.name], records)
+        load = before, os.getloadavg()[0]
+    said = text(found, given.rounds, load)
+    sys.stdout.write(said)
+    if given.write:
+        page = PAGE.read_text()
+        head, _, rest = page.partition(BEGIN)
+        assert rest, f"{PAGE.name} has no line {BEGIN.strip()}"
+        PAGE.write_text(f"{head}{BEGIN}{said}{END}{rest.partition(END)[2]}")
+        PLOT.write_text(plot(found))
 
 
 if __name__ == "__main__":
