@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
+    DiskFullError,
     InvalidPartitionsError,
     OutcomeUnknownError,
     RaftlogError,
@@ -221,6 +222,9 @@ class LocalTopics:
     async def _blocking(self, work: Callable[[], T]) -> T:
         try:
             return await self._worker.run(work)
+        except DiskFullError as error:
+            self._services.space.write_failed(error)
+            raise
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise

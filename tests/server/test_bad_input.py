@@ -410,6 +410,15 @@ def test_a_full_disk(client: Client, disk: FaultyDisk, bystander: Bystander) -> 
     assert client.create("other").failure is None
 
 
+def test_a_topic_that_does_not_fit_makes_the_disk_a_problem(
+    client: Client, disk: FaultyDisk, broker: RunningBroker
+) -> None:
+    disk.faults.no_room = True
+    assert isinstance(error_of(client.create("t")), DiskFullError)
+    assert broker.broker.space.state == "failing"
+    disk.faults.no_room = False
+
+
 def test_a_data_directory_that_is_in_use(broker: RunningBroker, tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="in use"), running(tmp_path / "data"):
         pass
