@@ -26,7 +26,8 @@
     │   └── CommitUnknownError       appended; leadership or the ISR changed before it was committed
     ├── RefusedError                 invalid request: sending it again gives the same response
     │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
-    │   │   └── KeyRequiredError     a record without a key for a compacted topic
+    │   │   ├── KeyRequiredError     a record without a key for a compacted topic
+    │   │   └── RecordSchemaError    a record that does not match the topic's schema
     │   ├── UnsupportedApiError      the broker does not have this API
     │   ├── UnsupportedVersionError  the broker does not have this version of the API
     │   ├── FrameError               no frame, or one over the limit; the connection closes
@@ -76,7 +77,8 @@
     │   ├── UserExistsError          a user of that name exists
     │   ├── UnknownUserError         no user of that name
     │   ├── UnknownTokenError        no delegation token of that ID
-    │   └── TokenExpiredError        the delegation token has expired
+    │   ├── TokenExpiredError        the delegation token has expired
+    │   └── SchemaError              the schema registry refuses: invalid, incompatible or unknown
     └── StorageError                 the disk of this process: an operator must check it
         ├── DataDirectoryError       in use, another broker's, unreadable or unwritable
         ├── DamagedLogError          stored bytes below the durable end offset are corrupt
@@ -268,6 +270,20 @@ class KeyRequiredError(InvalidRequestError):
     """A record without a key for a compacted topic, which keeps the last record of each key."""
 
     code = 233
+
+
+class RecordSchemaError(InvalidRequestError):
+    """A record that does not match the topic's schema, with ``schema.validation``.
+
+    ``rows``: the indexes of the first such records in their batch, from 0; at most
+    ``KEYLESS_ROWS_MAX``.
+    """
+
+    code = 261
+
+    def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class UnsupportedApiError(RefusedError):
@@ -633,6 +649,19 @@ class TokenExpiredError(RefusedError):
     """The delegation token has expired, or has reached its maximum lifetime."""
 
     code = 252
+
+
+class SchemaError(RefusedError):
+    """The schema registry refuses a request: a schema is invalid, incompatible or unknown.
+
+    ``registry_code``: the code of Confluent's registry, such as 40403 or 409.
+    """
+
+    code = 260
+
+    def __init__(self, message: str, registry_code: int = 42201) -> None:
+        super().__init__(message)
+        self.registry_code = registry_code
 
 
 class StorageError(RaftlogError):

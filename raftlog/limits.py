@@ -120,6 +120,25 @@ CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignment
 GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, without waiting heartbeats
 COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of __consumer_offsets
 
+# -- schema registry ------------------------------------------------------------------------------
+SCHEMA_BYTES_MAX: Final = MIB  # of one text
+SCHEMA_PROTOBUF_BYTES_MAX: Final = 128 * KIB  # of one text: its parser takes 10 ms per KiB
+SCHEMA_DEPTH_MAX: Final = 200  # nested arrays and objects of a schema in JSON
+SCHEMA_REFERENCES_MAX: Final = 100  # of one schema, with those of the schemas that it refers to
+SCHEMA_REFERENCE_DEPTH_MAX: Final = 20
+SCHEMA_VERSIONS_MAX: Final = 10_000  # of one subject, with those that are deleted softly
+SCHEMA_SUBJECTS_MAX: Final = 100_000
+SCHEMAS_BYTES_MAX: Final = 256 * MIB  # of all texts, which are in memory
+SCHEMA_COMPARED_BYTES_MAX: Final = 8 * MIB  # of all versions that a new one is compared with
+SCHEMA_PROBLEMS_MAX: Final = 50  # that the answer to a check lists
+SCHEMA_SUBJECT_CHARS_MAX: Final = 512
+SCHEMA_PATH_CHARS_MAX: Final = 8 * KIB  # of a request, percent-encoded
+SCHEMA_REQUEST_BYTES_MAX: Final = 4 * MIB  # the longest text, each character escaped, may be more
+SCHEMA_CONFIG_BYTES_MAX: Final = 64 * KIB  # of a configuration, or of metadata and rules
+SCHEMA_ID_MAX: Final = (1 << 31) - 1  # 32 bits in front of each value
+SCHEMAS_PARSED_KEPT_MAX: Final = 256  # parsed schemas that a broker or client keeps
+SCHEMA_CALLS_WAITING_MAX: Final = 200  # requests of a broker that wait for their turn
+
 # -- record batches --------------------------------------------------------------------------------
 BATCH_BYTES_MAX: Final = 64 * MIB  # the highest max.message.bytes that a topic may have
 BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB  # of a decompressed payload

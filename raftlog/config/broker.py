@@ -214,11 +214,11 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         None,
         _optional_address,
         "HOST:PORT, or nothing",
-        "Address of the HTTP port: console at /, /metrics, /healthz, /readyz and /api/v1. Nothing: "
-        "no HTTP port. With `authentication.required`, it uses TLS (https) and requires the name "
-        "and the password of a user (HTTP Basic), except for /healthz and /readyz. Otherwise it "
-        "shows records to everyone: use a loopback address, such as 127.0.0.1:9200, or a network "
-        "that only operators reach. Port 0: a free port.",
+        "Address of the HTTP port: console at /, /metrics, /healthz, /readyz, /api/v1 and the "
+        "schema registry. Nothing: no HTTP port. With `authentication.required`, it uses TLS "
+        "(https) and requires the name and the password of a user (HTTP Basic), except for "
+        "/healthz and /readyz. Otherwise it shows records to everyone: use a loopback address, "
+        "such as 127.0.0.1:9200, or a network that only operators reach. Port 0: a free port.",
     ),
     ConfigKey(
         "http.console.read.only",
@@ -813,6 +813,15 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "text",
         "The claim of a token that is the name of the user.",
     ),
+    ConfigKey(
+        "schema.registry.listen",
+        None,
+        _optional_address,
+        "HOST:PORT, or nothing",
+        "An address of the schema registry alone, such as 127.0.0.1:8081, in addition to "
+        "`http.listen`, which serves it too. TLS and users as for `http.listen`. Port 0: a free "
+        "port.",
+    ),
     number(
         "socket.request.max.bytes",
         limits.FRAME_BYTES_MAX,
@@ -994,6 +1003,7 @@ class BrokerConfig:
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
     sasl_oauthbearer_jwks_endpoint_url: str = ""
     sasl_oauthbearer_sub_claim_name: str = "sub"
+    schema_registry_listen: Address | None = None
     socket_request_max_bytes: int = limits.FRAME_BYTES_MAX
     ssl_principal_mapping_rules: tuple[PrincipalRule, ...] = ()
     super_users: tuple[str, ...] = ("User:admin",)
@@ -1067,7 +1077,11 @@ def check_exposure(config: BrokerConfig) -> None:
     is_secured = bool(config.tls_certificate_file) and authenticates
     if is_secured or config.insecure_allowed:
         return
-    addresses = {"listen": config.listen, "kafka.listen": config.kafka_listen}
+    addresses = {
+        "listen": config.listen,
+        "kafka.listen": config.kafka_listen,
+        "schema.registry.listen": config.schema_registry_listen,
+    }
     exposed = [
         f"{name}={address}"
         for name, address in addresses.items()

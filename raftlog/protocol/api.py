@@ -439,6 +439,14 @@ LIST_PRODUCERS: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- schema registry -------------------------------------------------------------------------------
+SCHEMA_REGISTRY: Final = Api(
+    62,
+    "schema_registry",
+    cluster.SchemaRegistryRequest,
+    cluster.SchemaRegistryResponse,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -504,6 +512,7 @@ APIS: Final[dict[int, Api]] = {
         RENEW_TOKEN,
         EXPIRE_TOKEN,
         LIST_PRODUCERS,
+        SCHEMA_REGISTRY,
     )
 }
 

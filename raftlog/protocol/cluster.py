@@ -32,6 +32,7 @@ from raftlog.protocol.schema import (
 )
 
 _LossId = Annotated[str, Meta(max_length=limits.LOSS_ID_CHARS_MAX)]
+_QueryValue = Annotated[str, Meta(max_length=limits.SCHEMA_SUBJECT_CHARS_MAX)]
 _Topics = Annotated[list[TopicName], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)]
 
 
@@ -662,3 +663,25 @@ class AlterLogLevelsRequest(Message):
 
 class AlterLogLevelsResponse(Message):
     pass
+
+
+# -- schema registry -------------------------------------------------------------------------------
+
+
+class SchemaRegistryRequest(Message):
+    """A request to the schema registry, as over HTTP. The attachment is its body.
+
+    ``path``: percent-encoded, without the query. ``accepts_unknown``: whether the answer may have
+    fields that clients of Confluent before 7.9 do not know.
+    """
+
+    method: Annotated[str, Meta(max_length=10)]
+    path: Annotated[str, Meta(max_length=limits.SCHEMA_PATH_CHARS_MAX)]
+    query: Annotated[dict[str, _QueryValue], Meta(max_length=20)] = {}
+    accepts_unknown: bool = False
+
+
+class SchemaRegistryResponse(Message):
+    """The answer of the schema registry. ``status``: of HTTP. The attachment is its body."""
+
+    status: Annotated[int, Meta(ge=100, le=599)]

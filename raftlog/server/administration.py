@@ -35,7 +35,7 @@ HOSTS_AT_ONCE: Final = 20  # 1 ms, to create them
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Returns the response message.
+# Returns the response message; or a tuple of it and its attachment.
 Operation: TypeAlias = Callable[[], Awaitable[Any]]
 
 
@@ -142,7 +142,7 @@ class Administration:
         except Exception as error:  # noqa: BLE001 - reported, logged and counted
             reply.fail_by_mistake(error)
         else:
-            reply.send(message)
+            reply.send(*(message if isinstance(message, tuple) else (message,)))
 
 
 class LocalTopics:

@@ -62,6 +62,7 @@ from raftlog.server.groups.coordinator import (
     CoordinatorServices,
     Lookup,
     OwnTopics,
+    TopicMaker,
     TopicSource,
     load_assignors,
 )
@@ -72,12 +73,13 @@ from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import UPDATE_SECONDS, BrokerClock, EventLog, HostServices, Partition
 from raftlog.server.peers.links import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
+from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import Acknowledge, ResponseBudget, Turns, Workers
 from raftlog.server.tls import BrokerTls, tls_options
 from raftlog.server.topic_table import LogDirMonitor, TopicTable
 from raftlog.storage import Store, state_files
 from raftlog.storage.log_dirs import LogDir
-from raftlog.types import AUDIT_TOPIC, Offset
+from raftlog.types import AUDIT_TOPIC, OFFSETS_TOPIC, SCHEMAS_TOPIC, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +103,8 @@ def advertised(listen: Address, listening: Address, configured: Address | None) 
 
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
-    """Threads of a broker: for syncing logs, the consensus journal, compaction, administration, and
-    the validation of large batches.
+    """Threads of a broker: for syncing logs, the consensus journal, compaction, administration, the
+    validation of large batches, and schemas.
     """
 
     sync: Workers
@@ -110,6 +112,7 @@ class BrokerWorkers:
     compaction: Workers
     admin: Workers
     validation: Workers
+    schemas: Workers
     log_dirs: dict[str, Workers] = field(default_factory=dict)  # for syncing logs, by log directory
 
     def add_log_dirs(
@@ -129,6 +132,7 @@ class BrokerWorkers:
         self.compaction.stop()
         self.admin.stop()
         self.validation.stop()
+        self.schemas.stop()
 
 
 class MakeWorkers(Protocol):
@@ -243,7 +247,7 @@ class Broker:
         else:
             self._join_cluster(journal, self.log_dirs.services, surroundings)
         self._make_audit()
-        begin_to_coordinate(self.context)
+        begin_to_coordinate(self.context, workers.schemas)
         self.housekeeping = self._keep_house(surroundings)
         self._tasks = self._start_tasks()
         self._watch_disks()
@@ -507,6 +511,7 @@ class Broker:
             compaction=make_workers(loop, count=1, name="compaction"),
             admin=make_workers(loop, count=1, name="admin"),
             validation=make_workers(loop, count=limits.VALIDATION_THREADS, name="validation"),
+            schemas=make_workers(loop, count=1, name="schemas"),
         )
 
         def open_files() -> tuple[Store, Journal | None, BrokerConfig]:
@@ -591,6 +596,7 @@ class Broker:
         await context.audit.stop()
         context.purgatory.expire_all()
         await context.coordinator.stop()
+        context.registry.close()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
         await self._administration.finish()
         if context.cluster is not None:
@@ -839,9 +845,10 @@ def _read_private(setting: str, path: str) -> bytes:
 MINUTE_MS: Final = 60_000
 
 
-def begin_to_coordinate(context: BrokerContext) -> None:
-    """Create the coordinator of the broker. Raises ``InvalidConfigError`` about
-    ``group.assignors``.
+def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
+    """Create the coordinator and the schema registry of the broker.
+
+    Raises ``InvalidConfigError`` about ``group.assignors``.
     """
     table, cluster = context.topics, context.cluster
     source: TopicSource = (
@@ -859,22 +866,44 @@ def begin_to_coordinate(context: BrokerContext) -> None:
         )
     )
     context.coordinator = coordinator
-    context.lookup = Lookup(
-        context.config,
-        table,
+    context.lookup = Lookup(table, _maker_of(context, OFFSETS_TOPIC))
+    registry = context.registry = SchemaRegistry(
+        context,
+        _maker_of(context, SCHEMAS_TOPIC),
+        for_schemas,
+        confirm=partial(_confirm, context),
+        on_unreadable=partial(_verify_unreadable, context),
+    )
+
+    def poll() -> None:
+        coordinator.poll_soon()
+        registry.poll()
+
+    if cluster is None:
+        table.on_change = coordinator.topics_changed
+    else:
+        table.on_change = poll
+        cluster.on_role = poll
+        cluster.on_topics = coordinator.topics_changed
+        cluster.on_version = coordinator.version_changed
+    coordinator.poll_soon()
+
+
+def _maker_of(context: BrokerContext, topic: str) -> TopicMaker:
+    config = context.config
+    is_offsets = topic == OFFSETS_TOPIC
+    settings = {"segment.bytes": str(config.offsets_topic_segment_bytes)} if is_offsets else {}
+    return TopicMaker(
+        topic,
+        context.topics,
         context.administration,
+        partitions=config.offsets_topic_num_partitions if is_offsets else 1,
+        replication_factor=config.offsets_topic_replication_factor if is_offsets else 0,
+        settings=settings,
         authority=lambda: context.authority,
         copies=partial(_copies, context),
         now=context.loop.time,
     )
-    if cluster is None:
-        table.on_change = coordinator.topics_changed
-    else:
-        table.on_change = coordinator.poll_soon
-        cluster.on_role = coordinator.poll_soon
-        cluster.on_topics = coordinator.topics_changed
-        cluster.on_version = coordinator.version_changed
-    coordinator.poll_soon()
 
 
 def _maker(config: BrokerConfig) -> partial[GroupShard]:

@@ -36,6 +36,7 @@ from raftlog.server.operations import Operations
 from raftlog.server.partition import BrokerClock, EventLog
 from raftlog.server.peers.links import Peering
 from raftlog.server.purgatory import Purgatory
+from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import ResponseBudget
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import state_files
@@ -63,6 +64,7 @@ class BrokerContext:
     audit: Audit = field(init=False)  # the broker sets these before it serves
     coordinator: Coordinator = field(init=False)
     lookup: Lookup = field(init=False)
+    registry: SchemaRegistry = field(init=False)
     operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
     cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required
     entropy: Callable[[int], bytes] = os.urandom

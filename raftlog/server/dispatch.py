@@ -93,6 +93,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.DESCRIBE_TOKENS.number: security.handle_describe_tokens,
     api.RENEW_TOKEN.number: security.handle_renew,
     api.EXPIRE_TOKEN.number: security.handle_expire,
+    api.SCHEMA_REGISTRY.number: cluster.handle_schema_registry,
 }
 
 # Numbers of the APIs that a connection may use before it has authenticated.

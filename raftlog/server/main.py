@@ -34,8 +34,10 @@ from raftlog.failpoints import VARIABLE, FailpointDisk, Failpoints
 from raftlog.standard_streams import STDERR, occupy
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from raftlog.server.broker import Broker, Surroundings
-    from raftlog.server.http.app import MoreRoutes
+    from raftlog.server.http.app import HttpServer, MoreRoutes
 
 logger = logging.getLogger("raftlog")
 
@@ -84,7 +86,7 @@ def preload(config: BrokerConfig | None = None) -> None:
     names = list(_MODULES)
     if sys.platform != "win32":
         names.append("uvloop")
-    if config is None or config.http_listen is not None:
+    if config is None or config.http_listen or config.schema_registry_listen:
         names += _HTTP_MODULES
     if config is None or config.authentication_required:
         names += _SASL_MODULES
@@ -131,11 +133,13 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     check_exposure(config)
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)
-    kafka_listening = http_listening = None
+    kafka_listening = http_listening = registry_listening = None
     if config.kafka_listen is not None:
         kafka_listening = bind(config.kafka_listen, "--set kafka.listen=")
     if config.http_listen is not None:
         http_listening = bind(config.http_listen, "--set http.listen=")
+    if config.schema_registry_listen is not None:
+        registry_listening = bind(config.schema_registry_listen, "--set schema.registry.listen=")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
     broker = await Broker.start(
@@ -147,14 +151,10 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
         kafka_listening=kafka_listening,
         surroundings=replace(surroundings, on_removed=partial(_on_removed, config, stop, removed)),
     )
-    http = None
-    if http_listening is not None:
-        from raftlog.server.http.app import HttpServer
-
-        api = None if make_api is None else make_api(reached_here(address_of(listening)), config)
-        http = await HttpServer.start(broker, http_listening, api)
-        scheme = "https" if config.http_uses_tls else "http"
-        _say(config, f"raftlog broker {config.id} serves {scheme}://{address_of(http_listening)}")
+    api = None
+    if make_api is not None and http_listening is not None:
+        api = make_api(reached_here(address_of(listening)), config)
+    http = await _serve_http(broker, http_listening, registry_listening, api)
     if kafka_listening is not None:
         kafka_address = address_of(kafka_listening)
         _say(config, f"raftlog broker {config.id} serves Kafka clients on {kafka_address}")
@@ -167,10 +167,34 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     watching.cancel()
     announcing.cancel()
     await broker.stop()
-    if http is not None:
-        await http.stop()  # the last one, so that /readyz reports the stop
+    for server in http:
+        await server.stop()  # the last ones, so that /readyz reports the stop
     logger.info("broker stopped: broker=%d state=synced", config.id)
     return STATUS_REMOVED if removed.is_set() else 0
+
+
+async def _serve_http(
+    broker: Broker,
+    listening: socket | None,
+    for_registry: socket | None,
+    api: MoreRoutes | None,
+) -> list[HttpServer]:
+    """Serve the HTTP port, and that of the schema registry, as far as there are sockets."""
+    if listening is None and for_registry is None:
+        return []
+    from raftlog.server.connection import address_of
+    from raftlog.server.http.app import HttpServer
+
+    config, servers = broker.context.config, []
+    scheme = "https" if config.http_uses_tls else "http"
+    if listening is not None:
+        servers.append(await HttpServer.start(broker, listening, api))
+        _say(config, f"raftlog broker {config.id} serves {scheme}://{address_of(listening)}")
+    if for_registry is not None:
+        servers.append(await HttpServer.start_registry(broker, for_registry))
+        where = f"{scheme}://{address_of(for_registry)}"
+        _say(config, f"raftlog broker {config.id} serves its schema registry on {where}")
+    return servers
 
 
 async def _announce(config: BrokerConfig, broker: Broker, address: Address) -> None:

@@ -625,7 +625,10 @@ class Cluster:
 
 
 # Settings of one broker that the others of its cluster do not share.
-_OF_ONE_BROKER: Final = ("voters", "join", "bootstrap.without", "http.listen", "kafka.listen")
+_OF_ONE_BROKER: Final = (
+    *("voters", "join", "bootstrap.without"),
+    *("http.listen", "kafka.listen", "schema.registry.listen"),
+)
 
 
 def free_address() -> Address:

@@ -244,7 +244,7 @@ STATE: Final = [
         name="the topic of groups waits for all brokers",
         why="it is created with fewer copies than the cluster could have, and keeps them",
         module="raftlog/server/groups/coordinator.py",
-        function="Lookup._possible_copies",
+        function="TopicMaker._possible_copies",
         change=never("if ClusterNotReadyError"),
         tests=(
             (

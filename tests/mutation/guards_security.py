@@ -286,7 +286,7 @@ GUARDS: Final = [
         name="HTTP requests must authenticate",
         why="everyone who reaches the HTTP port reads all records in the console",
         module="raftlog/server/http/app.py",
-        function="make_app",
+        function="_middleware",
         change=never("if authentication_required"),
         tests=(f"{_HTTP}::test_only_health_is_open",),
     ),

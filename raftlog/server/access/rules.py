@@ -20,9 +20,11 @@ from raftlog.protocol import api, records
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure, Message, slices
 from raftlog.record import producer_id_at
+from raftlog.registry.rest import Call, required
 from raftlog.security.acl import CLUSTER_NAME, Operation, ResourceType
 from raftlog.server.access.control import Caller
 from raftlog.server.context import BrokerContext
+from raftlog.types import SCHEMAS_TOPIC
 
 DECIDED_PER_STEP: Final = 256
 
@@ -412,6 +414,16 @@ def _written_or_read(caller: Caller, query: Any) -> AccessDeniedError | None:
     return caller.denial("READ", "TOPIC", query.topic)
 
 
+def _schema_registry(
+    _context: BrokerContext, caller: Caller, request: Request
+) -> Stepwise[Admitted[Request]]:
+    """Require of topic ``__schemas`` what the call does with the registry."""
+    message: Any = request.message
+    caller.require(required(Call(message.method, message.path)), "TOPIC", SCHEMAS_TOPIC)
+    yield from ()
+    return Admitted(request)
+
+
 # Handshakes prove their own right. Handlers of delegation tokens compare owners with the client.
 # The requests between brokers are denied to all other clients before (``Api.peer_only``).
 RULES: Final[dict[int, Rule[Request]]] = {
@@ -547,4 +559,5 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.ALTER_QUOTAS.number: of_cluster("ALTER_CONFIGS"),
     api.DESCRIBE_LOG_LEVELS.number: of_cluster("DESCRIBE_CONFIGS"),
     api.ALTER_LOG_LEVELS.number: of_cluster("ALTER_CONFIGS"),
+    api.SCHEMA_REGISTRY.number: _schema_registry,
 }

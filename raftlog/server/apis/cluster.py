@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, cast
 
 from raftlog import limits
-from raftlog.errors import DamagedLogError, OffsetOutOfRangeError
+from raftlog.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
 from raftlog.protocol.cluster import (
     AlterLogLevelsRequest,
     AlterLogLevelsResponse,
@@ -24,6 +24,8 @@ from raftlog.protocol.cluster import (
     RecoverClusterRequest,
     ReviveRequest,
     ReviveResponse,
+    SchemaRegistryRequest,
+    SchemaRegistryResponse,
     SurveyRequest,
     SurveyResponse,
     ThrottleMovesRequest,
@@ -32,6 +34,7 @@ from raftlog.protocol.cluster import (
     VerifyCopyResponse,
 )
 from raftlog.protocol.connection import Request
+from raftlog.registry.rest import Call
 from raftlog.server import metrics
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply, check_once
@@ -231,3 +234,31 @@ def handle_alter(context: BrokerContext, request: Request, reply: Reply) -> None
         default=context.config.logging_level,
     )
     reply.send(AlterLogLevelsResponse())
+
+
+# -- schema registry -------------------------------------------------------------------------------
+#
+# ``schema_registry``: what the HTTP port serves, too. A broker forwards it to the leader.
+
+
+def handle_schema_registry(context: BrokerContext, request: Request, reply: Reply) -> None:
+    registry, call = context.registry, registry_call(request)
+    is_forwarded = reply.connection.peer_identity is not None
+
+    async def ask() -> tuple[SchemaRegistryResponse, list[bytes]]:
+        answer = await (registry.ask_leader(call) if is_forwarded else registry.call(call))
+        return SchemaRegistryResponse(status=answer.status), [answer.body]
+
+    context.administration.submit_at_once(ask, reply)
+
+
+def registry_call(request: Request) -> Call:
+    """Return the call that a request of ``schema_registry`` contains."""
+    message = cast(SchemaRegistryRequest, request.message)
+    if len(request.attachment) > limits.SCHEMA_REQUEST_BYTES_MAX:
+        raise InvalidRequestError(
+            f"a body of {len(request.attachment)} bytes is longer than "
+            f"{limits.SCHEMA_REQUEST_BYTES_MAX} (SCHEMA_REQUEST_BYTES_MAX)"
+        )
+    body = bytes(request.attachment)
+    return Call(message.method, message.path, message.query, body, message.accepts_unknown)

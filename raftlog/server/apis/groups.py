@@ -49,7 +49,7 @@ def handle_find_coordinators(context: BrokerContext, request: Request, reply: Re
             found = [records.CoordinatorInfo(group=g, failure=failure) for g in message.groups]
         reply.send(records.FindCoordinatorsResponse(coordinators=found))
 
-    context.lookup.when_made(made)
+    context.lookup.maker.when_made(made)
 
 
 # -- members -----------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Replication factor of internal topics: it follows the growth of the cluster.
 
 ``__consumer_offsets`` is created with the brokers that are up when the first group commits, and no
-operator creates it. When more brokers join, or are back, the leader of the ``cluster`` group gives
-it the replicas that it would get now, unless a setting says how many it has.
+operator creates it; ``__schemas`` likewise with the first schema. When more brokers join, or are
+back, the leader of the ``cluster`` group gives them the replicas that they would get now, unless a
+setting says how many they have.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from raftlog.replication.cluster_state import ClusterMachine, Refused
 from raftlog.replication.placement import PlacedPartition, change_replication_factor, usual_copies
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.types import OFFSETS_TOPIC
+from raftlog.types import OFFSETS_TOPIC, SCHEMAS_TOPIC
 
 logger = logging.getLogger(__name__)
 
 # Seconds: not at once, because brokers join and restart one after the other.
 CHECK_SECONDS: Final = 10.0
+RAISED: Final = (OFFSETS_TOPIC, SCHEMAS_TOPIC)
 
 
 def raised(topic: TopicRecord, brokers: Sequence[BrokerRecord], factor: int) -> Reassign | None:
@@ -67,16 +69,20 @@ class InternalTopics:
         if self._deciding or now - self._checked_at < CHECK_SECONDS:
             return
         self._checked_at = now
-        topic = self._machine.topics.get(OFFSETS_TOPIC)
-        if topic is None or not self._plane.leads(CLUSTER_GROUP):
+        if not self._plane.leads(CLUSTER_GROUP):
             return
         factor = usual_copies(self._machine.brokers.values(), founders=self._founders)
         there = [
             record for record in self._machine.placeable() if self._liveness.is_live(record.id)
         ]
-        command = raised(topic, there, factor) if len(there) >= factor else None
-        if command is None:
-            return
+        for name in RAISED if len(there) >= factor else ():
+            topic = self._machine.topics.get(name)
+            command = None if topic is None else raised(topic, there, factor)
+            if topic is not None and command is not None:
+                self._propose(topic, command, factor)
+                return  # the next one at the next check
+
+    def _propose(self, topic: TopicRecord, command: Reassign, factor: int) -> None:
         logger.info(
             "replicas are added: topic=%s replication_factor=%d before=%d",
             topic.name, factor, topic.replication_factor,

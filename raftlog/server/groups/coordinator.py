@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog import limits
-from raftlog.config import BrokerConfig
 from raftlog.consumer_groups import (
     BUILT_IN,
     DEFAULT_ASSIGNOR,
@@ -334,42 +333,50 @@ MESSAGE_BYTES_MAX: Final = 8 * limits.MIB  # so that one step is one batch, howe
 PATIENCE_SECONDS: Final = 10.0
 
 
-class Lookup:
-    """Call ``when_made``, then ``find``."""
+class TopicMaker:
+    """Creates an internal topic at the first request that needs it. Call ``when_made``."""
 
     def __init__(
         self,
-        config: BrokerConfig,
+        topic: str,
         topics: TopicTable,
         administration: Administration,
         *,
+        partitions: int,
+        replication_factor: int,
+        settings: Mapping[str, str],
         authority: Callable[[], TopicAuthority],
         copies: Callable[[], tuple[int, int]],
         now: Callable[[], float],
     ) -> None:
-        """``copies``: number of replicas that the topic should have, and that it can have now."""
-        self._config = config
+        """``replication_factor``: 0: as many as ``copies`` says, which are the number of replicas
+        that the topic should have, and that it can have now. ``settings``: besides those of every
+        such topic.
+        """
+        self.topic = topic
+        self.copies = copies
         self._topics = topics
         self._administration = administration
+        self._partitions = partitions
+        self._replication_factor = replication_factor
+        self._settings = {
+            "cleanup.policy": "compact",
+            "max.message.bytes": str(MESSAGE_BYTES_MAX),
+            **settings,
+        }
         self._authority = authority
-        self._copies = copies
         self._now = now
         self._first_request_at: float | None = None
         self._waiting: list[Acknowledge] = []
 
-    def default_replication_factor(self) -> int:
-        """Return the replication factor of a topic that is created without one now."""
-        wanted, _ = self._copies()
-        return wanted
-
     def when_made(self, done: Acknowledge) -> None:
-        """Call ``done`` once the topic for consumer groups exists, or with the error."""
-        if OFFSETS_TOPIC in self._topics:
+        """Call ``done`` once the topic exists, or with the error."""
+        if self.topic in self._topics:
             done(None)
             return
         if len(self._waiting) >= limits.COORDINATOR_LOOKUPS_MAX:
             raise ThrottledError(
-                f"{len(self._waiting)} requests wait for the creation of {OFFSETS_TOPIC}, and "
+                f"{len(self._waiting)} requests wait for the creation of {self.topic}, and "
                 "COORDINATOR_LOOKUPS_MAX is reached. Try again later"
             )
         self._waiting.append(done)
@@ -378,6 +385,58 @@ class Lookup:
                 self._administration.submit_work(self._make, self._made)
             except RaftlogError as error:
                 self._made(error)
+
+    def _made(self, error: RaftlogError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(error)
+
+    async def _make(self) -> None:
+        """Create the topic. Raises retriable errors only, except errors of this broker's disk."""
+        self._topics.check_complete()
+        if self.topic in self._topics:
+            return
+        try:
+            await self._authority().create(
+                self.topic,
+                partitions=self._partitions,
+                replication_factor=self._replication_factor or self._possible_copies(),
+                config=self._settings,
+            )
+        except TopicExistsError:
+            pass
+        except (RefusedError, OutcomeUnknownError) as error:  # more brokers may join soon
+            raise ClusterNotReadyError(f"cannot create {self.topic} now: {error}") from error
+
+    def _possible_copies(self) -> int:
+        """Wait for brokers for some time, and then go on with those that are there: consumers could
+        not commit while one is down. The topic gets the other replicas when they are back
+        (``server.cluster.internal_topics``).
+        """
+        if self._first_request_at is None:
+            self._first_request_at = self._now()
+        wanted, possible = self.copies()
+        if possible < wanted and self._now() - self._first_request_at < PATIENCE_SECONDS:
+            missing = wanted - possible
+            raise ClusterNotReadyError(
+                f"{counted(missing, 'broker of the cluster is', 'brokers of the cluster are')} not "
+                f"up: {self.topic} is created when they are, or {PATIENCE_SECONDS:g} s after "
+                "the first request for it"
+            )
+        return max(1, min(wanted, possible))
+
+
+class Lookup:
+    """Call ``maker.when_made``, then ``find``."""
+
+    def __init__(self, topics: TopicTable, maker: TopicMaker) -> None:
+        self.maker = maker
+        self._topics = topics
+
+    def default_replication_factor(self) -> int:
+        """Return the replication factor of a topic that is created without one now."""
+        wanted, _ = self.maker.copies()
+        return wanted
 
     def find(self, group: str, brokers: dict[int, BrokerInfo]) -> CoordinatorInfo:
         """Return the result of ``coordinator``, or its error, for a response."""
@@ -405,53 +464,6 @@ class Lookup:
                 f"{OFFSETS_TOPIC}:{partition}, which stores the consumer group, has no leader"
             )
         return broker
-
-    # -- inside
-
-    def _made(self, error: RaftlogError | None) -> None:
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
-            done(error)
-
-    async def _make(self) -> None:
-        """Create the topic. Raises retriable errors only, except errors of this broker's disk."""
-        self._topics.check_complete()
-        if OFFSETS_TOPIC in self._topics:
-            return
-        config = self._config
-        replication_factor = config.offsets_topic_replication_factor or self._possible_copies()
-        try:
-            await self._authority().create(
-                OFFSETS_TOPIC,
-                partitions=config.offsets_topic_num_partitions,
-                replication_factor=replication_factor,
-                config={
-                    "cleanup.policy": "compact",
-                    "segment.bytes": str(config.offsets_topic_segment_bytes),
-                    "max.message.bytes": str(MESSAGE_BYTES_MAX),
-                },
-            )
-        except TopicExistsError:
-            pass
-        except (RefusedError, OutcomeUnknownError) as error:  # more brokers may join soon
-            raise ClusterNotReadyError(f"cannot create {OFFSETS_TOPIC} now: {error}") from error
-
-    def _possible_copies(self) -> int:
-        """Wait for brokers for some time, and then go on with those that are there: consumers could
-        not commit while one is down. The topic gets the other replicas when they are back
-        (``server.cluster.internal_topics``).
-        """
-        if self._first_request_at is None:
-            self._first_request_at = self._now()
-        wanted, possible = self._copies()
-        if possible < wanted and self._now() - self._first_request_at < PATIENCE_SECONDS:
-            missing = wanted - possible
-            raise ClusterNotReadyError(
-                f"{counted(missing, 'broker of the cluster is', 'brokers of the cluster are')} not "
-                f"up: {OFFSETS_TOPIC} is created when they are, or {PATIENCE_SECONDS:g} s after "
-                "the first request for it"
-            )
-        return max(1, min(wanted, possible))
 
 
 # -- assignors -------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from raftlog import limits
 from raftlog.consumer_groups import (
     JOIN_EPOCH,
-    GroupRecord,
     GroupShard,
     Heartbeat,
     HeartbeatDelta,
@@ -76,8 +75,10 @@ async def load(
     *,
     turn: asyncio.Lock,
     on_unreadable: Callable[[Partition, Offset], None],
+    what: str = "consumer groups",
 ) -> None:
-    """Replay every record from the start of the log to its current end into ``groups``.
+    """Replay every record from the start of the log to its current end into ``groups``, which are
+    called ``what`` in errors.
 
     ``turn``: lock that only one load of the broker holds at a time, so that together they block the
     loop no longer than one does. ``on_unreadable``: called with offsets that could not be read.
@@ -96,7 +97,7 @@ async def load(
                 on_unreadable(host, offset)
                 raise DamagedLogError(
                     f"{host.topic_partition}: cannot read the batch at offset {offset}, so the "
-                    f"state of its consumer groups is unknown: {error}"
+                    f"state of its {what} is unknown: {error}"
                 ) from error
 
 
@@ -122,8 +123,7 @@ async def _replay(groups: Replays, host: Partition, batch: Buffer) -> None:
             groups.replay(key or b"", value)
         except InvalidRequestError as error:
             raise DamagedLogError(
-                f"{host.topic_partition}: the record at offset {offset} is not a consumer group "
-                f"record: {error}"
+                f"{host.topic_partition}: the record at offset {offset} cannot be applied: {error}"
             ) from error
         if number % RECORDS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -781,8 +781,17 @@ RECORD_OVERHEAD_BYTES: Final = 32  # lengths and times, at most, in the columns 
 BATCH_OVERHEAD_BYTES: Final = 1_024  # headers of a batch and of its columns, at most
 
 
+class KeyedRecord(Protocol):
+    """A record of a compacted topic. A ``value`` of None is a tombstone."""
+
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
 def batches_of(
-    records: Sequence[GroupRecord], *, now_ms: TimestampMs, bytes_max: int
+    records: Sequence[KeyedRecord], *, now_ms: TimestampMs, bytes_max: int
 ) -> Iterator[bytes]:
     """Return ``records`` in their order as batches of at most ``bytes_max`` bytes, where possible.
 
@@ -800,11 +809,11 @@ def batches_of(
         yield _batch(records[start:], size, now_ms=now_ms)
 
 
-def _size_of(record: GroupRecord) -> int:
+def _size_of(record: KeyedRecord) -> int:
     return len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
 
 
-def _batch(records: Sequence[GroupRecord], size: int, *, now_ms: TimestampMs) -> bytes:
+def _batch(records: Sequence[KeyedRecord], size: int, *, now_ms: TimestampMs) -> bytes:
     body = encode(
         [record.value for record in records],
         keys=[record.key for record in records],
@@ -926,7 +935,7 @@ class PendingResponses:
         leadership = self._host.leadership
         if error is None and leadership is not None and not leadership.has_quorum:
             error = NotEnoughReplicasError(
-                f"{self._host.topic_partition}: cannot commit the changes of its consumer groups: "
+                f"{self._host.topic_partition}: cannot commit the changes of its state: "
                 "too few in-sync replicas. Start the missing brokers"
             )
         if error is not None:

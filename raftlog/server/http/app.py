@@ -1,4 +1,6 @@
-"""Paths of the HTTP port: ``/healthz``, ``/readyz``, ``/metrics``, and those of ``MoreRoutes``."""
+"""Paths of the HTTP port: ``/healthz``, ``/readyz``, ``/metrics``, those of the schema registry
+and of ``MoreRoutes``.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from raftlog import errors, limits
 from raftlog.clock import Clock
+from raftlog.config import Address
 from raftlog.security.acl import USER, Operation, Principal, ResourceType
 from raftlog.server.access.control import AccessControl, Caller
 from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.broker import Broker
+from raftlog.server.connection import address_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.http.collect import LagTimes, Readiness, readiness_of, render, values_of
+from raftlog.server.http.schemas import schema_routes
 from raftlog.server.metrics import Durations
 from raftlog.server.tls import tls_options
 
@@ -99,9 +104,9 @@ class _NotStored:
 
 
 def make_app(
-    broker: Broker, loop_delay: Durations, more_routes: Sequence[BaseRoute] = ()
+    broker: Broker, loop_delay: Durations, listen: Address, more_routes: Sequence[BaseRoute] = ()
 ) -> Starlette:
-    """Return the ASGI application. ``loop_delay``: filled by the server."""
+    """Return the ASGI application of a port at ``listen``. ``loop_delay``: filled by the server."""
     now, lags = broker.context.loop.time, LagTimes()
     values = Kept(lambda: values_of(broker, loop_delay, lags), now)
     ready = Kept(lambda: readiness_of(broker), now)
@@ -120,19 +125,33 @@ def make_app(
         body, content_type = await asyncio.to_thread(render, await values.get(), accept)
         return Response(body, headers={"content-type": content_type})
 
+    routes = [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route(METRICS, metrics),
+        *schema_routes(broker.context, listen),
+        *more_routes,
+    ]
+    return Starlette(routes=routes, middleware=_middleware(broker.context))
+
+
+def make_registry_app(broker: Broker, listen: Address) -> Starlette:
+    """Return the ASGI application of ``schema.registry.listen``: the schema registry alone."""
+    context = broker.context
+
+    async def root(_request: Request) -> Response:
+        return JSONResponse({})
+
+    routes = [Route("/", root), *schema_routes(context, listen)]
+    return Starlette(routes=routes, middleware=_middleware(context))
+
+
+def _middleware(context: BrokerContext) -> list[Middleware]:
     middleware = [Middleware(_NotStored)]
-    if broker.context.config.authentication_required:
-        backend = HttpAuthentication(broker.context)
+    if context.config.authentication_required:
+        backend = HttpAuthentication(context)
         middleware.append(Middleware(AuthenticationMiddleware, backend=backend, on_error=respond))
-    return Starlette(
-        routes=[
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route(METRICS, metrics),
-            *more_routes,
-        ],
-        middleware=middleware,
-    )
+    return middleware
 
 
 def _readiness(request: Request, found: Readiness, status: int) -> Response:
@@ -244,8 +263,8 @@ class HttpServer:
         self,
         server: _Server,
         serving: asyncio.Task[None],
-        delay: LoopDelay,
-        api: MoreRoutes | None,
+        delay: LoopDelay | None = None,
+        api: MoreRoutes | None = None,
     ) -> None:
         self._server = server
         self._serving = serving
@@ -261,41 +280,59 @@ class HttpServer:
         """
         context = broker.context
         delay = LoopDelay(context.loop, context.clock)
-        config = uvicorn.Config(
-            make_app(broker, delay.durations, () if api is None else api.routes()),
-            http=_Connection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            headers=[("connection", "close")],
-            h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
-            timeout_graceful_shutdown=STOP_SECONDS_MAX,
-        )
-        server = _Server(config)
-        secured = context.config.http_uses_tls
-        server.tls_options = tls_options(broker.tls.http if broker.tls and secured else None)
-        serving = context.loop.create_task(server.serve([listening]))
-        while not (server.started or serving.done()):  # noqa: ASYNC110 - no other report of it
-            await asyncio.sleep(0)
-        if serving.done():
-            serving.result()  # raises the reason
+        more_routes = () if api is None else api.routes()
+        app = make_app(broker, delay.durations, address_of(listening), more_routes)
+        server, serving = await _serve(broker, app, listening)
         delay.start()
         if api is not None:
             api.start()
         return cls(server, serving, delay, api)
 
+    @classmethod
+    async def start_registry(cls, broker: Broker, listening: socket.socket) -> HttpServer:
+        """Serve the schema registry alone."""
+        return cls(
+            *await _serve(broker, make_registry_app(broker, address_of(listening)), listening)
+        )
+
     async def stop(self) -> None:
         """Stop to accept, and wait for responses in progress, in bounded time."""
-        self._delay.stop()
+        if self._delay is not None:
+            self._delay.stop()
         self._server.should_exit = True
         await self._serving
         if self._api is not None:
             await self._api.close()
+
+
+async def _serve(
+    broker: Broker, app: Starlette, listening: socket.socket
+) -> tuple[_Server, asyncio.Task[None]]:
+    context = broker.context
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=[("connection", "close")],
+        h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
+        timeout_graceful_shutdown=STOP_SECONDS_MAX,
+    )
+    server = _Server(config)
+    secured = context.config.http_uses_tls
+    server.tls_options = tls_options(broker.tls.http if broker.tls and secured else None)
+    serving = context.loop.create_task(server.serve([listening]))
+    while not (server.started or serving.done()):  # noqa: ASYNC110 - no other report of it
+        await asyncio.sleep(0)
+    if serving.done():
+        serving.result()  # raises the reason
+    return server, serving
 
 
 # -- authentication --------------------------------------------------------------------------------

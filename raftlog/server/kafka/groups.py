@@ -74,7 +74,7 @@ def handle_find_coordinator(
         else:
             reply.go_on(_find(context, request, reply))
 
-    context.lookup.when_made(made)
+    context.lookup.maker.when_made(made)
 
 
 def _no_such_coordinator(request: KafkaRequest) -> int:

@@ -85,6 +85,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.ALTER_QUOTAS: {("ALTER_CONFIGS", "CLUSTER")},
     apis.DESCRIBE_LOG_LEVELS: {("DESCRIBE_CONFIGS", "CLUSTER")},
     apis.ALTER_LOG_LEVELS: {("ALTER_CONFIGS", "CLUSTER")},
+    apis.SCHEMA_REGISTRY: {("WRITE", "TOPIC")},  # of a call that registers
 }
 # Their responses have less in them without rights.
 FILTERED = {apis.LIST_GROUPS}

@@ -39,6 +39,7 @@ from raftlog.server.groups.coordinator import (
     CoordinatorServices,
     Lookup,
     OwnTopics,
+    TopicMaker,
 )
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.topic_table import HostedTopic, TopicTable
@@ -391,14 +392,19 @@ class Looking:
         self.administration = Administration(s.loop)
         self.copies = 3, 3
         self.told: list[RaftlogError | None] = []
-        self.lookup = Lookup(
-            BrokerConfig(**settings),
+        config = BrokerConfig(**settings)
+        self.maker = TopicMaker(
+            OFFSETS_TOPIC,
             self.table,
             self.administration,
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            settings={"segment.bytes": str(config.offsets_topic_segment_bytes)},
             authority=lambda: cast(TopicAuthority, self.authority),
             copies=lambda: self.copies,
             now=s.loop.time,
         )
+        self.lookup = Lookup(self.table, self.maker)
 
     def _state_of(self, _topic_id: str, partition: int) -> PartitionState | None:
         leader = self.leaders.get(partition)
@@ -406,7 +412,7 @@ class Looking:
 
     async def ask(self) -> RaftlogError | None:
         future: asyncio.Future[RaftlogError | None] = asyncio.get_running_loop().create_future()
-        self.lookup.when_made(future.set_result)
+        self.maker.when_made(future.set_result)
         return await future
 
 
@@ -445,7 +451,7 @@ def test_it_is_made_as_the_settings_say() -> None:
 async def test_who_asks_while_it_is_made_waits(x: Looking, s: Scene) -> None:
     x.authority.gate.clear()
     for _ in range(100):
-        x.lookup.when_made(x.told.append)
+        x.maker.when_made(x.told.append)
     await s.come_to_rest()
     assert x.told == []
     x.authority.gate.set()
@@ -459,9 +465,9 @@ def test_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test(x: Looking, s: Scene) -> None:
         for _ in range(3):
-            x.lookup.when_made(x.told.append)
+            x.maker.when_made(x.told.append)
         with pytest.raises(ThrottledError, match="COORDINATOR_LOOKUPS_MAX"):
-            x.lookup.when_made(x.told.append)
+            x.maker.when_made(x.told.append)
         await s.come_to_rest()
         assert len(x.told) == 3
 
@@ -510,8 +516,8 @@ def test_a_broker_that_has_just_started_makes_nothing() -> None:
 @runs(lookup_play_with)
 async def test_a_broker_that_stops_makes_nothing(x: Looking, s: Scene) -> None:
     x.administration.close(BrokerUnavailableError("the broker stops"))
-    x.lookup.when_made(x.told.append)
-    x.lookup.when_made(x.told.append)
+    x.maker.when_made(x.told.append)
+    x.maker.when_made(x.told.append)
     await s.come_to_rest()
     assert [type(error) for error in x.told] == [BrokerUnavailableError] * 2
 
@@ -519,7 +525,7 @@ async def test_a_broker_that_stops_makes_nothing(x: Looking, s: Scene) -> None:
 def test_changes_that_wait_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(x: Looking, _s: Scene) -> None:
         monkeypatch.setattr(limits, "ADMIN_REQUESTS_PENDING_MAX", 0)
-        x.lookup.when_made(x.told.append)
+        x.maker.when_made(x.told.append)
         assert isinstance(x.told.pop(), ThrottledError)
         monkeypatch.undo()
         assert await x.ask() is None

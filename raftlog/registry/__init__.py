@@ -1,0 +1,1 @@
+"""The schema registry, without I/O: state, formats, the HTTP interface, values with schema IDs."""

@@ -1,0 +1,342 @@
+"""Schema registry of a broker: the state in ``__schemas`` while it leads it, else the way there.
+
+``raftlog.registry`` decides. The leader of the topic's one partition is the only writer: it makes
+one decision at a time in a thread, appends its records, applies them, and answers once they are
+committed. A read is answered once all that it shows is committed, and no other broker can have led
+when it arrived. So an answer is never taken back, and an ID is never given twice: the next leader
+has all records of this one before it decides anything.
+
+Any broker accepts calls. It forwards them to the leader, and repeats those that may be repeated
+while leaders change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from raftlog import __version__, limits
+from raftlog.errors import (
+    CommitUnknownError,
+    LeaderNotAvailableError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RequestTimedOutError,
+    RetriableError,
+    ThrottledError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
+from raftlog.record import parse_header
+from raftlog.registry import rest
+from raftlog.registry.rest import Answer, Call
+from raftlog.registry.state import Registry
+from raftlog.server.groups.coordinator import TopicMaker
+from raftlog.server.groups.shard import PendingResponses, batches_of, load
+from raftlog.server.partition import Partition
+from raftlog.server.scheduling import Acknowledge, Rounds, Workers
+from raftlog.types import SCHEMAS_TOPIC, Offset
+
+if TYPE_CHECKING:
+    from raftlog.server.context import BrokerContext
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS: Final = 8.0  # of a call with all its repetitions, less than HTTP_CONNECTION_S
+REPEAT_SECONDS: Final = 6.0  # since the call, after which a failure is answered
+PAUSE_SECONDS: Final = 0.1  # before a repetition
+
+
+class SchemaRegistry:
+    """Exists as long as the broker, on its event loop. Call ``poll`` when leaders change."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        maker: TopicMaker,
+        workers: Workers,
+        *,
+        confirm: Callable[[Partition, Acknowledge], None],
+        on_unreadable: Callable[[Partition, Offset], None],
+    ) -> None:
+        """``workers``: for decisions, which may take long."""
+        self._context = context
+        self._maker = maker
+        self._workers = workers
+        self._confirm = confirm
+        self._on_unreadable = on_unreadable
+        self._active: ActiveRegistry | None = None
+        self._calls = 0
+
+    def poll(self) -> None:
+        """Forget the state, which may be large, if another broker leads now."""
+        if self._active is not None and self._active.is_over:
+            self._active.close()
+            self._active = None
+
+    def close(self) -> None:
+        """Decide nothing more."""
+        if self._active is not None:
+            self._active.close()
+
+    async def call(self, call: Call) -> Answer:
+        """Return the answer to a call. Raises no ``RaftlogError``: an error is an answer."""
+        try:
+            return await self._bounded(self._repeat, call)
+        except RaftlogError as error:
+            return rest.failed(error)
+
+    async def ask_leader(self, call: Call) -> Answer:
+        """Return the answer of this broker, which must lead, to a call that another one forwards
+        and repeats. Raises ``NotLeaderError``, or the errors of ``ActiveRegistry.call``.
+        """
+        return await self._bounded(lambda call: self._lead().call(call), call)
+
+    async def _bounded(self, work: Callable[[Call], Awaitable[Answer]], call: Call) -> Answer:
+        if self._calls >= limits.SCHEMA_CALLS_WAITING_MAX:
+            raise ThrottledError(
+                f"{self._calls} calls of the schema registry are in progress, and "
+                "SCHEMA_CALLS_WAITING_MAX is reached. Try again later"
+            )
+        self._calls += 1
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await work(call)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{SCHEMAS_TOPIC}:0 has not answered within {CALL_SECONDS:g} s. Check its "
+                "replicas with `raftlog cluster status`"
+            ) from None
+        finally:
+            self._calls -= 1
+
+    async def _repeat(self, call: Call) -> Answer:
+        """Repeat a call while leaders change. A registration that has happened is found by its
+        repetition; a deletion is not.
+        """
+        give_up_at = self._context.loop.time() + REPEAT_SECONDS
+        while True:
+            try:
+                await self._made()
+                return await self._once(call)
+            except (RetriableError, OutcomeUnknownError) as error:
+                is_done = isinstance(error, OutcomeUnknownError) and call.method == "DELETE"
+                if is_done or self._context.is_stopping or self._context.loop.time() > give_up_at:
+                    raise
+                logger.debug("schema registry call repeated: error=%s", error)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _once(self, call: Call) -> Answer:
+        context = self._context
+        topic = context.topics.topic(SCHEMAS_TOPIC)
+        leader = context.topics.info(topic, 0).leader
+        if leader is None:
+            raise LeaderNotAvailableError(f"{SCHEMAS_TOPIC}:0 has no leader")
+        if leader == context.broker_id:
+            return await self._lead().call(call)
+        request = SchemaRegistryRequest(
+            method=call.method,
+            path=call.path,
+            query=dict(call.query),
+            accepts_unknown=call.accepts_unknown,
+        )
+        links = context.clustered().links
+        answer = await links.request(leader, apis.SCHEMA_REGISTRY, request, [call.body])
+        assert isinstance(answer.message, SchemaRegistryResponse)
+        return Answer(answer.message.status, bytes(answer.attachment))
+
+    async def _made(self) -> None:
+        if SCHEMAS_TOPIC in self._context.topics:
+            return
+        made: asyncio.Future[None] = self._context.loop.create_future()
+
+        def done(error: RaftlogError | None) -> None:
+            if made.done():
+                return
+            if error is None:
+                made.set_result(None)
+            else:
+                made.set_exception(error)
+
+        self._maker.when_made(done)
+        await made
+
+    def _lead(self) -> ActiveRegistry:
+        """Return the state. Raises ``NotLeaderError`` if another broker leads."""
+        self.poll()
+        if self._active is None:
+            topic = self._context.topics.get(SCHEMAS_TOPIC)
+            host = None if topic is None else topic.hosts[0]
+            if host is None or host.leadership is None or host.closed is not None:
+                raise NotLeaderError(f"this broker does not lead {SCHEMAS_TOPIC}:0")
+            self._active = ActiveRegistry(
+                host,
+                self._context.loop,
+                self._workers,
+                confirm=self._confirm,
+                on_unreadable=self._on_unreadable,
+                wall_ms=self._context.clock.wall_ms,
+                cluster_id=self._context.operations.cluster_id,
+            )
+        return self._active
+
+
+class ActiveRegistry:
+    """The state, from the first call of a time in which this broker leads the partition, to its
+    end.
+
+    Invariant: all decisions of ``_registry`` are in the log below ``_end``, or it is None.
+    """
+
+    def __init__(
+        self,
+        host: Partition,
+        loop: asyncio.AbstractEventLoop,
+        workers: Workers,
+        *,
+        confirm: Callable[[Partition, Acknowledge], None],
+        on_unreadable: Callable[[Partition, Offset], None],
+        wall_ms: Callable[[], int],
+        cluster_id: str,
+    ) -> None:
+        self._host = host
+        self._epoch = host.leader_epoch
+        self._loop = loop
+        self._workers = workers
+        self._on_unreadable = on_unreadable
+        self._wall_ms = wall_ms
+        self._cluster_id = cluster_id
+        self._registry: Registry | None = None  # None: not loaded, or to be loaded again
+        self._end: Offset = 0
+        self._turn = asyncio.Lock()  # of loads, decisions and slow reads
+        self._confirmations = Rounds(partial(confirm, host))
+        self._answers = PendingResponses(host, self._confirmations, loop)
+        self._is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this broker is no longer the leader, or leads in another epoch."""
+        host = self._host
+        return (
+            self._is_closed
+            or host.closed is not None
+            or host.leadership is None
+            or host.leader_epoch != self._epoch
+        )
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._registry = None
+
+    async def call(self, call: Call) -> Answer:
+        """Return the answer, once it is true of the committed log.
+
+        Raises ``NotLeaderError``, ``NotEnoughReplicasError``, ``CommitUnknownError``, errors of the
+        disk.
+        """
+        mark = self._confirmations.mark
+        registry = self._registry
+        if registry is not None and rest.is_quick(call):
+            self._check_leads()
+            answer, end = self._answer(registry, call), self._end
+        else:
+            async with self._turn:
+                answer = await self._decide(call)
+                end = self._end
+        is_written = bool(answer.records)
+        await self._committed(end, None if is_written else mark, is_written=is_written)
+        return answer
+
+    def _answer(self, registry: Registry, call: Call) -> Answer:
+        return rest.answer(registry, call, version=__version__, cluster_id=self._cluster_id)
+
+    async def _decide(self, call: Call) -> Answer:
+        self._check_leads()
+        registry = self._registry or await self._load()
+        if rest.is_write(call):
+            self._check_writable()
+        answer = await self._workers.run(partial(self._answer, registry, call))
+        self._check_leads()
+        if answer.records:
+            self._append(registry, answer)
+        return answer
+
+    def _append(self, registry: Registry, answer: Answer) -> None:
+        host, is_begun = self._host, False
+        batches = batches_of(
+            answer.records, now_ms=self._wall_ms(), bytes_max=host.log.config.max_message_bytes
+        )
+        try:
+            for batch in batches:
+                self._end = host.append(batch, parse_header(batch)).last_offset + 1
+                is_begun = True
+        except RaftlogError as error:
+            if not is_begun:  # nothing has changed
+                raise
+            self._registry = None
+            raise CommitUnknownError(f"the change was written partially: {error}") from error
+        for key, value in answer.records:
+            registry.replay(key, value)
+
+    async def _load(self) -> Registry:
+        registry, began = Registry(), self._loop.time()
+        await load(
+            registry,
+            self._host,
+            turn=asyncio.Lock(),
+            on_unreadable=self._on_unreadable,
+            what="schema registry",
+        )
+        self._check_leads()
+        self._end = self._host.log.log_end_offset
+        self._registry = registry
+        logger.info(
+            "schema registry loaded: next_id=%d seconds=%.3f",
+            registry.next_id,
+            self._loop.time() - began,
+        )
+        return registry
+
+    def _check_leads(self) -> None:
+        if self.is_over:
+            raise NotLeaderError(f"this broker no longer leads {SCHEMAS_TOPIC}:0")
+
+    def _check_writable(self) -> None:
+        """Reject now what the log would reject."""
+        leadership = self._host.leadership
+        if self._host.obstacle or leadership is None or not leadership.has_quorum:
+            reason = self._host.obstacle or "Too few in-sync replicas. Start the missing brokers"
+            raise NotEnoughReplicasError(f"{SCHEMAS_TOPIC}:0: nothing can be committed. {reason}")
+
+    async def _committed(self, end: Offset, mark: int | None, *, is_written: bool) -> None:
+        """Return once everything below ``end`` is committed, and this broker is known to have led
+        after ``mark``.
+        """
+        self._check_committing(is_written=is_written)
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def go() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def failed(error: RaftlogError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self._answers.resolve(go, failed, end=end, confirmed_since=mark, is_appended=is_written)
+        try:
+            await future
+        except NotCoordinatorError as error:  # of groups, which share the wait
+            raise NotLeaderError(f"this broker no longer leads {SCHEMAS_TOPIC}:0") from error
+
+    def _check_committing(self, *, is_written: bool) -> None:
+        """Raise if commits from now on would be another leader's."""
+        if self.is_over:
+            text = f"this broker no longer leads {SCHEMAS_TOPIC}:0"
+            raise CommitUnknownError(text) if is_written else NotLeaderError(text)

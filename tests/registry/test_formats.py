@@ -1,0 +1,257 @@
+"""Formats of schemas: what parses, which texts are equal, and what a newer schema can still read.
+
+The pairs are those of the test suites of Confluent's registry and of Karapace, as far as the
+specifications of the formats decide them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import SchemaError, UnsupportedFeatureError
+from raftlog.registry import formats
+from raftlog.registry.formats import AVRO, JSON, PROTOBUF, parse, problems
+
+
+def codes(kind: str, reader: Any, writer: Any) -> list[str]:
+    """The problems without their texts. Schemas are texts, or what JSON encodes."""
+    one, other = (
+        parse(kind, each if isinstance(each, str) and kind != AVRO else json.dumps(each))
+        for each in (reader, writer)
+    )
+    return [text.partition(":")[0] for text in problems(one, other)]
+
+
+def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **more}
+
+
+def field(name: str, schema: Any = "string", **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": schema, **more}
+
+
+def enum(*symbols: str, name: str = "E", **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": name, "symbols": list(symbols), **more}
+
+
+LIST = record(field("head", "int"), field("tail", ["null", "List"]), name="List")
+LONG_LIST = record(field("head", "long"), field("tail", ["null", "List"]), name="List")
+
+AVRO_PAIRS = [
+    # reader, writer, problems
+    ("long", "int", []),
+    ("int", "long", ["TYPE_MISMATCH"]),
+    ("double", "float", []),
+    ("string", "bytes", []),
+    ("null", "int", ["TYPE_MISMATCH"]),
+    (record(field("f1"), field("f2", default="x")), record(field("f1")), []),
+    (
+        record(field("f1"), field("f2")),
+        record(field("f1")),
+        ["READER_FIELD_MISSING_DEFAULT_VALUE"],
+    ),
+    (record(field("f1")), record(field("f1"), field("f2")), []),
+    (record(field("new", aliases=["f1"])), record(field("f1")), []),
+    (record(field("f1", ["null", "string"])), record(field("f1")), []),
+    (record(field("f1")), record(field("f1", ["null", "string"])), ["TYPE_MISMATCH"]),
+    (["null", "string", "int"], ["null", "string"], []),
+    (["null", "string"], ["null", "string", "int"], ["MISSING_UNION_BRANCH"]),
+    (["long", "string"], "int", []),
+    (enum("A", "B", "C"), enum("A", "B"), []),
+    (enum("A", "B"), enum("A", "B", "C"), ["MISSING_ENUM_SYMBOLS"]),
+    (enum("A", "B", default="A"), enum("A", "B", "C"), []),
+    (enum("A", name="E1"), enum("A", name="E2"), ["NAME_MISMATCH"]),
+    (record(name="a.R"), record(name="b.R"), []),  # Avro's Java library ignores the namespace
+    (record(name="Q", aliases=["R"]), record(), []),
+    ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 8},
+     ["FIXED_SIZE_MISMATCH"]),
+    ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, []),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, ["TYPE_MISMATCH"]),
+    (LONG_LIST, LIST, []),
+    (LIST, LONG_LIST, ["TYPE_MISMATCH"]),
+]  # fmt: skip
+
+JSON_PAIRS: list[tuple[Any, Any, list[str]]] = [
+    (True, {"type": "string"}, []),
+    ({"type": "string"}, True, ["TYPE_NARROWED"]),
+    ({"type": "number"}, {"type": "integer"}, []),
+    ({"type": "integer"}, {"type": "number"}, ["TYPE_NARROWED"]),
+    ({"type": ["string", "null"]}, {"type": "string"}, []),
+    ({"type": "integer"}, {"enum": ["A"]}, ["TYPE_CHANGED"]),
+    ({"enum": ["A"]}, {"enum": ["A", "B"]}, ["ENUM_ARRAY_NARROWED"]),
+    ({"enum": ["A", "B"]}, {"const": "A"}, []),
+    ({"maxLength": 2}, {"maxLength": 3}, ["MAX_LENGTH_NARROWED"]),
+    ({"minimum": 2}, {"minimum": 3}, []),
+    ({"pattern": "a+"}, {"pattern": "a*"}, ["PATTERN_CHANGED"]),
+    ({"oneOf": [{"type": "string"}]}, {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+     ["SUM_TYPE_NARROWED"]),
+    ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, {"type": "integer"}, []),
+    ({"not": {"type": "integer"}}, {"not": {"type": "number"}}, []),
+    ({"not": {"type": "number"}}, {"not": {"type": "integer"}}, ["NOT_TYPE_NARROWED"]),
+    ({"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object"},
+     ["PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"]),
+    ({"type": "object", "properties": {"a": {"type": "string"}}},
+     {"type": "object", "additionalProperties": False}, []),
+    ({"type": "object", "additionalProperties": False},
+     {"type": "object", "properties": {"a": True}, "additionalProperties": False},
+     ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),
+    ({"type": "object", "required": ["a"]}, {"type": "object"}, ["REQUIRED_ATTRIBUTE_ADDED"]),
+    ({"type": "object", "properties": {"a": {"default": 1}}, "required": ["a"]},
+     {"type": "object", "additionalProperties": False}, []),
+    ({"type": "array", "items": {"type": "integer"}}, {"type": "array"}, ["TYPE_NARROWED"]),
+    ({"type": "array", "items": [{"type": "integer"}], "additionalItems": False},
+     {"type": "array", "items": [{"type": "integer"}]}, ["SCHEMA_REMOVED"]),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, {"type": "string"}, []),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, {"type": "null"},
+     ["TYPE_CHANGED"]),
+]  # fmt: skip
+
+P3 = 'syntax = "proto3"; '
+PROTOBUF_PAIRS = [
+    ("message M { int64 a = 1; }", "message M { int32 a = 1; }", []),
+    ("message M { E a = 1; } enum E { Z = 0; }", "message M { int32 a = 1; }", []),
+    ("message M { bytes a = 1; }", "message M { string a = 1; }", []),
+    ("message M { sint32 a = 1; }", "message M { int32 a = 1; }", ["FIELD_SCALAR_KIND_CHANGED"]),
+    ("message M { M a = 1; }", "message M { string a = 1; }", ["FIELD_KIND_CHANGED"]),
+    ("message M { N a = 1; } message N {} message O {}",
+     "message M { O a = 1; } message N {} message O {}", ["FIELD_NAMED_TYPE_CHANGED"]),
+    ("message M { }", "message M { int32 a = 1; }", []),
+    ("message M { int32 a = 1; }", "message M { }", []),
+    ("message M { int32 b = 1; }", "message M { int32 a = 1; }", []),
+    ("message M { repeated int32 a = 1; }", "message M { int32 a = 1; }",
+     ["FIELD_NUMERIC_LABEL_CHANGED"]),
+    ("message M { repeated string a = 1; }", "message M { string a = 1; }", []),
+    ("message N { }", "message M { }", ["MESSAGE_REMOVED"]),
+    ("package b; message M { }", "package a; message M { }", []),
+    ("message M { oneof o { int32 b = 2; } }",
+     "message M { oneof o { int32 a = 1; int32 b = 2; } }",
+     ["ONEOF_FIELD_REMOVED"]),
+    ("message M { oneof o { int32 a = 1; int32 b = 2; } }",
+     "message M { int32 a = 1; int32 b = 2; }",
+     ["MULTIPLE_FIELDS_MOVED_TO_ONEOF"]),
+    ("message M { optional int32 a = 1; }", "message M { int32 a = 1; }", []),
+    ("message M { map<string, int32> a = 1; }", "message M { map<string, string> a = 1; }",
+     ["FIELD_NAMED_TYPE_CHANGED"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "writer", "found"), AVRO_PAIRS)
+def test_what_an_avro_reader_can_read(reader: Any, writer: Any, found: list[str]) -> None:
+    assert codes(AVRO, reader, writer) == found
+
+
+@pytest.mark.parametrize(("reader", "writer", "found"), JSON_PAIRS)
+def test_what_a_json_schema_still_accepts(reader: Any, writer: Any, found: list[str]) -> None:
+    assert codes(JSON, reader, writer) == found
+
+
+@pytest.mark.parametrize(("reader", "writer", "found"), PROTOBUF_PAIRS)
+def test_what_a_protobuf_reader_can_read(reader: str, writer: str, found: list[str]) -> None:
+    assert codes(PROTOBUF, P3 + reader, P3 + writer) == found
+
+
+def test_a_required_field_of_proto2_must_stay() -> None:
+    with_it, without = "message M { required int32 a = 1; }", "message M { }"
+    assert codes(PROTOBUF, with_it, without) == ["REQUIRED_FIELD_ADDED"]
+    assert codes(PROTOBUF, without, with_it) == ["REQUIRED_FIELD_REMOVED"]
+
+
+def test_another_type_of_schema_is_not_compatible() -> None:
+    found = problems(parse(JSON, "true"), parse(AVRO, '"int"'))
+    assert [text.partition(":")[0] for text in found] == ["SCHEMA_TYPE_CHANGED"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (AVRO, '{"type": "string"}', '"string"'),
+        (AVRO, '{"name": "R", "type": "record", "fields": []}', json.dumps(record())),
+        (JSON, '{"a": 1, "type": "null"}', '{"type":"null","a":1}'),
+        (PROTOBUF, P3 + "message M { int32 a = 1; }", P3 + "// text\nmessage M {\nint32 a=1;}"),
+    ],
+)
+def test_texts_of_equal_content_are_one_schema(kind: str, one: str, other: str) -> None:
+    assert parse(kind, one).normal == parse(kind, other).normal
+
+
+def test_a_default_is_content() -> None:
+    one, other = record(field("a", default="x")), record(field("a", default="y"))
+    assert parse(AVRO, json.dumps(one)).normal != parse(AVRO, json.dumps(other)).normal
+
+
+PROTO = (
+    'syntax = "proto3"; package a.b; import "google/protobuf/timestamp.proto"; message M { '
+    'reserved 20 to 29, 40 to max; reserved "x"; map<string, N> m = 2; oneof o { string s = 3; } '
+    "optional google.protobuf.Timestamp t = 5; message N { repeated double d = 1 [packed = false]; "
+    "} enum E { option allow_alias = true; A = 0; B = 0; } E e = 6; }"
+)
+
+
+def test_protobuf_survives_its_serialized_form_and_its_own_text() -> None:
+    parsed = parse(PROTOBUF, PROTO)
+    again = parse(PROTOBUF, formats.serialized(parsed))  # as clients of Confluent send it
+    assert again.text == again.normal == parsed.normal == parse(PROTOBUF, parsed.normal).normal
+    fields = parsed.model.file.message_types_by_name["M"].fields_by_name
+    assert fields["t"].has_presence
+    assert fields["e"].enum_type.full_name == "a.b.M.E"
+
+
+def test_references_resolve_by_name() -> None:
+    named = [("R", json.dumps(record(field("a", "int"))))]
+    root = parse(AVRO, json.dumps(record(field("r", "R"), name="Q")), named).model.root
+    assert root.fields[0].schema.fields[0].name == "a"
+    customer = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+    order = '{"$id": "http://x/order.json", "properties": {"by": {"$ref": "customer.json"}}}'
+    validator = parse(JSON, order, [("customer.json", customer)]).model.validator
+    assert not validator.is_valid({"by": {"id": "text"}})
+    text = P3 + 'import "n.proto"; message M { n.N n = 1; }'
+    named = [("n.proto", P3 + "package n; message N { int32 a = 1; }")]
+    message = parse(PROTOBUF, text, named).model.file.message_types_by_name["M"]
+    assert message.fields_by_name["n"].message_type.full_name == "n.N"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("XML", "<a/>"),
+        (AVRO, ""),
+        (AVRO, "{"),
+        (AVRO, '"nothing"'),
+        (AVRO, '{"type": "record", "name": "R"}'),
+        (AVRO, json.dumps(record(field("a", "int", default="text")))),
+        (AVRO, "[" * (limits.SCHEMA_DEPTH_MAX + 1) + "]" * (limits.SCHEMA_DEPTH_MAX + 1)),
+        (AVRO, '"' + "x" * limits.SCHEMA_BYTES_MAX + '"'),
+        (JSON, "5"),
+        (JSON, '{"type": 5}'),
+        (JSON, '{"pattern": "("}'),
+        (JSON, '{"$ref": "http://127.0.0.1:9/none.json"}'),
+        (PROTOBUF, "message {"),
+        (PROTOBUF, '{"type": "string"}'),
+        (PROTOBUF, P3 + "message M { Missing a = 1; }"),
+        (PROTOBUF, P3 + 'import "missing.proto"; message M { }'),
+        (PROTOBUF, P3 + "message M { int32 a = 0; }"),
+        (PROTOBUF, "x" * (limits.SCHEMA_PROTOBUF_BYTES_MAX + 1)),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_the_reason(
+    kind: str, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse(kind, text)
+    assert caught.value.registry_code == 42201
+    assert len(str(caught.value)) < 1_000
+    assert capfd.readouterr().err == ""  # the parser of Protobuf would print there
+
+
+def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(formats, "import_module", missing)
+    for kind in formats.FORMATS:
+        with pytest.raises(UnsupportedFeatureError, match=r"\[schema\]"):
+            parse(kind, "true")
