@@ -68,6 +68,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "tail": Entry("raftlog_cli.tail:tail", "Print records."),
     "sql": Entry("raftlog_cli.sql:sql", "Query topics with SQL, as tables."),
+    "schema": Entry(
+        "raftlog_cli.schema:schema",
+        "List, get, put, check and delete schemas of the schema registry.",
+    ),
     "mirror": Entry(
         "raftlog_cli.backup:mirror", "Copy topics of one cluster to another, with their offsets."
     ),

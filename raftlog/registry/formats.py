@@ -16,8 +16,9 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeAlias
@@ -41,13 +42,15 @@ class Parsed:
     """A schema that is valid.
 
     ``text``: as the registry stores it. ``normal``: the same for all texts of equal content: it
-    identifies the schema. ``model``: what ``problems`` and ``raftlog.registry.values`` work with.
+    identifies the schema. ``named``: the schemas that it refers to. ``model``: what ``problems``
+    and ``raftlog.registry.values`` work with.
     """
 
     kind: str
     text: str
     normal: str
     model: Any = field(repr=False, compare=False)
+    named: Named = field(default=(), repr=False)
 
 
 def parse(kind: str, text: str, named: Named = ()) -> Parsed:
@@ -55,13 +58,18 @@ def parse(kind: str, text: str, named: Named = ()) -> Parsed:
 
     Raises ``SchemaError`` with the reason, or ``UnsupportedFeatureError`` if a library is missing.
     """
+    try:
+        return replace(_parse(kind, text, named), named=tuple(named))
+    except SchemaError as error:
+        raise SchemaError(f"Invalid schema: {error}", INVALID) from error
+
+
+def _parse(kind: str, text: str, named: Named) -> Parsed:
     parser = _PARSERS.get(kind)
     if parser is None:
-        raise SchemaError(
-            f"{kind[:50]!r} is not a type of schemas. Use {', '.join(FORMATS)}", INVALID
-        )
+        raise SchemaError(f"{kind[:50]!r} is not a type of schemas. Use {', '.join(FORMATS)}")
     if not text.strip():
-        raise SchemaError("the schema is empty", INVALID)
+        raise SchemaError("Empty schema")
     size_max = PROTOBUF_BYTES_MAX if kind == PROTOBUF else limits.SCHEMA_BYTES_MAX
     for name, each in (("the schema", text), *named):
         if len(each) > size_max or len(each.encode(errors="replace")) > size_max:
@@ -78,7 +86,7 @@ def problems(reader: Parsed, writer: Parsed) -> list[str]:
     """
     if reader.kind != writer.kind:
         return [f"SCHEMA_TYPE_CHANGED: /: type {reader.kind} is compared with {writer.kind}"]
-    if reader.normal == writer.normal:
+    if (reader.normal, reader.named) == (writer.normal, writer.named):
         return []
     found = _Problems()
     _COMPARERS[reader.kind](reader.model, writer.model, found)
@@ -165,6 +173,7 @@ def _loaded(text: str) -> Any:
 _PRIMITIVES: Final = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 )
+_FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 # What a reader's type can read besides itself (Avro's specification, schema resolution).
 _PROMOTED: Final[dict[str, frozenset[str]]] = {
     "long": frozenset(("int",)),
@@ -271,13 +280,26 @@ def _avro_node(raw: Any, namespace: str, names: dict[str, AvroSchema]) -> AvroSc
         size=raw.get("size", 0),
     )
     names[full] = node
-    if node.type == "record" and not isinstance(raw.get("fields"), list):
-        raise SchemaError(f"not an Avro schema: record {full} has no list of fields", INVALID)
+    _check_names(node, raw)
     for each in raw.get("fields", ()):
         inner_schema = _avro_node(each["type"], space, names)
         field_aliases = tuple(each.get("aliases", ()))
         node.fields.append(AvroField(each["name"], field_aliases, inner_schema, "default" in each))
     return node
+
+
+def _check_names(node: AvroSchema, raw: Any) -> None:
+    """Raise ``SchemaError`` for what fastavro accepts, and other libraries do not."""
+    if not _FULL_NAME.fullmatch(node.name):
+        raise SchemaError(f"not an Avro schema: {node.name[:200]!r} is not a name", INVALID)
+    if node.type != "record":
+        return
+    fields = raw.get("fields")
+    if not isinstance(fields, list):
+        raise SchemaError(f"not an Avro schema: {node.name} has no list of fields", INVALID)
+    names = [each["name"] for each in fields]
+    if len(set(names)) < len(names):
+        raise SchemaError(f"not an Avro schema: {node.name} has two fields of a name", INVALID)
 
 
 def _compare_avro(reader: AvroModel, writer: AvroModel, found: _Problems) -> None:
@@ -1069,6 +1091,11 @@ def _protobuf_field(reader: Any, writer: Any, path: str, found: _Problems) -> No
             else "FIELD_KIND_CHANGED"
         )
         found.add(code, path, f"{writer.name} had type {old}, not {new}")
+    one, other = reader.message_type, writer.message_type
+    are_messages = one is not None and other is not None and new == old
+    # Of a reference, which may be another version.
+    if are_messages and other.file.name != ROOT_FILE and found.is_new(one, other):
+        _protobuf_message(one, other, f"{path}/{new}", found)
     is_number = old in _SCALARS and old not in ("string", "bytes")
     if is_number and (_label(reader) == "repeated") != (_label(writer) == "repeated"):
         text = f"{writer.name} changes between one value and several"

@@ -31,7 +31,6 @@ from raftlog.registry.state import (
     INVALID_SCHEMA,
     INVALID_VERSION,
     LATEST,
-    SUBJECT_NOT_FOUND,
     VERSION_NOT_FOUND,
     Change,
     Record,
@@ -205,7 +204,10 @@ class _Request(NamedTuple):
         if not isinstance(text, str) or not isinstance(kind, str):
             raise SchemaError("the body has no field schema with a text", INVALID_SCHEMA)
         references = []
-        for each in content.get("references") or ():
+        listed = content.get("references") or []
+        if not isinstance(listed, list):
+            raise SchemaError("references is not a list", INVALID_SCHEMA)
+        for each in listed:
             if not (
                 isinstance(each, dict)
                 and isinstance(each.get("name"), str)
@@ -399,9 +401,8 @@ def _check_version(request: _Request) -> Any:
     try:
         versions = [registry.version(subject, request.number)]
     except SchemaError as error:
-        codes = (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND)
-        if request.number != LATEST or error.registry_code not in codes:
-            raise
+        if request.number != LATEST:
+            raise SchemaError(f"Version {request.number} not found.", VERSION_NOT_FOUND) from error
         versions = []
     return _checked(request, versions, registry.level(subject))
 

@@ -160,6 +160,13 @@ def test_a_required_field_of_proto2_must_stay() -> None:
     assert codes(PROTOBUF, without, with_it) == ["REQUIRED_FIELD_REMOVED"]
 
 
+def test_a_message_of_another_file_is_compared_too() -> None:
+    inner = P3 + "package n; message N { %s a = 1; }"
+    text = P3 + 'import "n.proto"; message M { n.N n = 1; }'
+    new, old = (parse(PROTOBUF, text, [("n.proto", inner % each)]) for each in ("string", "int32"))
+    assert [each.partition(":")[0] for each in problems(new, old)] == ["FIELD_SCALAR_KIND_CHANGED"]
+
+
 def test_another_type_of_schema_is_not_compatible() -> None:
     found = problems(parse(JSON, "true"), parse(AVRO, '"int"'))
     assert [text.partition(":")[0] for text in found] == ["SCHEMA_TYPE_CHANGED"]
@@ -222,6 +229,8 @@ def test_references_resolve_by_name() -> None:
         (AVRO, "{"),
         (AVRO, '"nothing"'),
         (AVRO, '{"type": "record", "name": "R"}'),
+        (AVRO, json.dumps(record(field("a"), field("a")))),
+        (AVRO, json.dumps(record(name="R", namespace="a-b"))),
         (AVRO, json.dumps(record(field("a", "int", default="text")))),
         (AVRO, "[" * (limits.SCHEMA_DEPTH_MAX + 1) + "]" * (limits.SCHEMA_DEPTH_MAX + 1)),
         (AVRO, '"' + "x" * limits.SCHEMA_BYTES_MAX + '"'),

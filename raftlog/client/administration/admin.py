@@ -46,6 +46,7 @@ from raftlog.client.descriptions import (
     recovery_description,
 )
 from raftlog.client.groups.coordinator import Coordinators
+from raftlog.client.registry import call_registry
 from raftlog.client.requests import At, delete_records, list_offsets, try_list_producers
 from raftlog.client.retry import may_retry
 from raftlog.client.settings import (
@@ -1048,6 +1049,27 @@ class AsyncAdmin(LoopBound, AdminBase):
         self._bind()
         return await security_calls.expire(self._cluster, token_id, period_ms)
 
+    # -- schemas
+
+    async def call_schema_registry(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Call the schema registry, as over HTTP, and return the content of the answer.
+
+        ``method``, ``path``: of Confluent's interface, such as ``"GET", "/subjects"``. The parts of
+            the path are percent-encoded. ``body``: an object of JSON. ``query``: parameters.
+
+        Raises ``SchemaError`` with ``registry_code``, such as 40401 (no such subject), 409
+        (incompatible) or 42201 (invalid schema); ``UnsupportedFeatureError`` if a library is
+        missing on the brokers.
+        """
+        self._bind()
+        return await call_registry(self._cluster, method, path, body, query)
+
     # -- requests
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
@@ -1243,6 +1265,7 @@ class Admin(AdminBase, PlainClient):
     check_acl = _waiting(AsyncAdmin.check_acl)
     describe_quotas = _waiting(AsyncAdmin.describe_quotas)
     alter_quotas = _waiting(AsyncAdmin.alter_quotas)
+    call_schema_registry = _waiting(AsyncAdmin.call_schema_registry)
     reserve_broker_id = _waiting(AsyncAdmin.reserve_broker_id)
     decommission_broker = _waiting(AsyncAdmin.decommission_broker)
     cancel_decommission = _waiting(AsyncAdmin.cancel_decommission)

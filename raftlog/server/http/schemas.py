@@ -47,7 +47,10 @@ def schema_routes(context: BrokerContext, listen: Address) -> Sequence[BaseRoute
             answer = await context.registry.call(call)
         except RaftlogError as error:
             answer = rest.failed(error)
-        return Response(answer.body, answer.status, media_type=rest.CONTENT_TYPE)
+        accepted = request.headers.get("accept", "")
+        is_plain = "application/json" in accepted and "schemaregistry" not in accepted
+        content_type = "application/json" if is_plain else rest.CONTENT_TYPE
+        return Response(answer.body, answer.status, media_type=content_type)
 
     return [
         Route(f"/{root}{rest_of_path}", respond, methods=METHODS)
