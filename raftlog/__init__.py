@@ -102,6 +102,7 @@ __all__ = [
     "aio",
     "errors",
     "scan",
+    "schema",
 ]
 
 # Public name -> its module; a name that is a module has its own path as the value.
@@ -149,6 +150,7 @@ _HOMES: Final = {
     "TopicPartition": "raftlog.types",
     "aio": "raftlog.aio",
     "errors": "raftlog.errors",
+    "schema": "raftlog.schema",
 }
 
 

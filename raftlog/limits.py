@@ -137,6 +137,7 @@ SCHEMA_REQUEST_BYTES_MAX: Final = 4 * MIB  # the longest text, each character es
 SCHEMA_CONFIG_BYTES_MAX: Final = 64 * KIB  # of a configuration, or of metadata and rules
 SCHEMA_ID_MAX: Final = (1 << 31) - 1  # 32 bits in front of each value
 SCHEMAS_PARSED_KEPT_MAX: Final = 256  # parsed schemas that a broker or client keeps
+SCHEMA_IDS_KEPT_MAX: Final = 10_000  # known to a broker that checks records
 SCHEMA_CALLS_WAITING_MAX: Final = 200  # requests of a broker that wait for their turn
 
 # -- record batches --------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from raftlog.client.settings import (
     ConsumerSettings,
     Deserializer,
     GroupSettings,
+    NeedsSchemaError,
     OffsetReset,
     SecurityArguments,
     connection_settings,
@@ -350,6 +351,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
     def _setup(self) -> None:
         self._take_thread(self._host, "raftlog-consumer")
         self._core.attach(self._thread.schedule)
+        self._core.learn_now = lambda needed: self._thread.call(lambda: self._core.learn(needed))
         self._in_use = RLock()
         self._user: Thread | None = None  # the thread that polled last
         self._closing = Closing(self._thread, self._core.monotonic)
@@ -838,6 +840,8 @@ class ConsumerCore:
         self.has_deserializers = bool(key_deserializer or value_deserializer)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
+        # Gets a schema before it returns; None: ``NeedsSchemaError`` is raised.
+        self.learn_now: Callable[[NeedsSchemaError], None] | None = None
         self.member: Member | None = None
         if group is not None:
             self.member = Member(
@@ -996,6 +1000,11 @@ class ConsumerCore:
             what = "value"
             if value is not None and self._value_deserializer is not None:
                 value = self._value_deserializer(value)
+        except NeedsSchemaError as needed:
+            if self.learn_now is None:
+                raise  # AsyncConsumer awaits ``learn``
+            self.learn_now(needed)
+            return self.deserialized(record)
         except Exception as error:
             topic, partition, offset = record.topic, record.partition, record.offset
             raise DeserializationError(
@@ -1013,6 +1022,15 @@ class ConsumerCore:
             record.timestamp_ms,
             record.leader_epoch,
         )
+
+    async def learn(self, needed: NeedsSchemaError) -> None:
+        """Get the schema that a deserializer needs."""
+        from raftlog.client.registry import call_registry
+
+        async def call(method: str, path: str) -> Any:
+            return await call_registry(self.cluster, method, path)
+
+        await needed.deserializer.learn(call, needed.schema_id)
 
     def _skip(self, place: ConsumerRecord | TopicPartition, offset: Offset) -> Callable[[], None]:
         tp = TopicPartition(place.topic, place.partition)

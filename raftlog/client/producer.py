@@ -336,7 +336,11 @@ class Producer(ProducerThread, ProducerBase):
         closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         queues = self._accumulator.topics.get(topic)
-        if queues is None or (partition is not None and queues.lacks(partition)):
+        if (
+            queues is None
+            or (partition is not None and queues.lacks(partition))
+            or (self._is_custom and self._core.lacks_schema(topic))
+        ):
             try:
                 queues = self._prepare(topic, partition)
             except ClosedError:
@@ -393,17 +397,21 @@ class Producer(ProducerThread, ProducerBase):
         closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         core = self._core
-        run = core.columns_of(values, keys, headers, timestamps_ms)
         try:
             queues = self._accumulator.topics.get(topic)
-            if queues is None or (partition is not None and queues.lacks(partition)):
+            if (
+                queues is None
+                or (partition is not None and queues.lacks(partition))
+                or core.lacks_schema(topic)
+            ):
                 queues = self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:
             raise
         except RaftlogError as error:
-            return core.all_failed(topic, len(run.values), error)
+            return core.all_failed(topic, len(values), error)
+        run = core.columns_of(values, keys, headers, timestamps_ms, topic)
         parts: list[tuple[Delivery, int, int]] = []
         deadline = core.monotonic() + self._max_block_s
         for piece in core.pieces(queues, run, partition):

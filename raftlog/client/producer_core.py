@@ -71,6 +71,9 @@ class ProducerCore:
         self.is_custom = any((key_serializer, value_serializer, settings.partitioner))
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
+        # Serializers of ``raftlog.schema``, which get the schema of each topic first.
+        serializers: tuple[Any, ...] = (key_serializer, value_serializer)
+        self._with_schema = [each for each in serializers if hasattr(each, "prepare")]
         self._wall_ms = host.clock.wall_ms
         self._sender = Sender(
             settings,
@@ -123,10 +126,11 @@ class ProducerCore:
         Raises ``KeyRequiredError``, ``UnknownPartitionError``, ``TypeError`` or
         ``InvalidRequestError``.
         """
+        name = topic.name
         if self._key_serializer is not None:
-            key = self._key_serializer(key)
+            key = self._of_topic(self._key_serializer, name)(key)
         if self._value_serializer is not None:
-            value = self._value_serializer(value)
+            value = self._of_topic(self._value_serializer, name)(value)
         key, value = octets(key, "key"), octets(value, "value")
         if key is None and topic.keys_required:
             raise topic.no_key()
@@ -140,21 +144,29 @@ class ProducerCore:
             chosen = checked(found, topic.count, topic.name)
         return value, key, headers, stamp, chosen
 
+    def lacks_schema(self, topic: str) -> bool:
+        """Whether a serializer needs ``prepare`` for the topic."""
+        return any(each.lacks(topic) for each in self._with_schema)
+
+    def _of_topic(self, serializer: Any, topic: str) -> Any:
+        return serializer.of(topic) if serializer in self._with_schema else serializer
+
     def columns_of(
         self,
         values: Sequence[Any],
         keys: Sequence[Any] | None,
         headers: Sequence[Any] | None,
         timestamps_ms: int | Sequence[int] | None,
+        topic: str = "",
     ) -> Run:
-        """Serialize and check many records."""
+        """Serialize and check many records. ``topic``: for serializers of ``raftlog.schema``."""
         return columns_of(
             values,
             keys,
             headers,
             self._wall_ms() if timestamps_ms is None else timestamps_ms,
-            key_serializer=self._key_serializer,
-            value_serializer=self._value_serializer,
+            key_serializer=self._of_topic(self._key_serializer, topic),
+            value_serializer=self._of_topic(self._value_serializer, topic),
         )
 
     def pieces(self, topic: TopicQueues, run: Run, partition: object) -> Iterator[Piece]:
@@ -237,7 +249,14 @@ class ProducerCore:
         view = await self.cluster.topic(name, timeout_ms=patience_ms)
         if isinstance(partition, int) and partition >= view.partition_count:
             view = await self.cluster.topic_now(name, timeout_ms=patience_ms)
+        for serializer in self._with_schema:
+            await serializer.prepare(self._call_registry, name)
         return self.accumulator.learn(view)
+
+    async def _call_registry(self, *call: Any) -> Any:
+        from raftlog.client.registry import call_registry
+
+        return await call_registry(self.cluster, *call)
 
     async def close(self) -> None:
         """Stop. Unacknowledged records fail. Idempotent."""

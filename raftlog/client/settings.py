@@ -475,8 +475,21 @@ def _integer(arguments: Arguments, name: str, minimum: int, maximum: int) -> int
     return integer(name, arguments[name], minimum, maximum)
 
 
+class NeedsSchemaError(Exception):
+    """A deserializer needs a schema of the registry: call ``learn``, and deserialize again."""
+
+    def __init__(self, deserializer: Any, schema_id: int) -> None:
+        super().__init__(f"schema {schema_id} is not known yet")
+        self.deserializer = deserializer
+        self.schema_id = schema_id
+
+
 def function(name: str, value: Any) -> Any:
-    """Return ``value`` if it is None or callable. Raises ``TypeError`` if it is not."""
+    """Return ``value`` if it is None or callable; of a format of ``raftlog.schema``, what it makes
+    for this argument of a client. Raises ``TypeError`` for others.
+    """
+    if hasattr(value, "for_client"):
+        return value.for_client(name)
     if value is not None and not callable(value):
         raise TypeError(f"{name}={value!r} is not a function or None")
     return value

@@ -157,6 +157,15 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ms",
         "Delete segments whose newest record is older; -1 keeps all.",
     ),
+    word(
+        "schema.validation",
+        "none",
+        ("none", "id", "full"),
+        "What brokers check of the values of producers. `id`: each begins with a zero byte and the "
+        "ID of a version of the subject TOPIC-value in the schema registry, or has it in the "
+        "header `__value_schema_id`. `full`: also, it matches this schema. Records without a value "
+        "pass. Kafka's tools can set it as `confluent.value.schema.validation`.",
+    ),
     number(
         "segment.bytes",
         limits.GIB,
@@ -195,6 +204,7 @@ class TopicConfig:
     min_insync_replicas: int = 0
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
+    schema_validation: str = "none"
     segment_bytes: int = limits.GIB
     segment_ms: int = 7 * DAY_MS
 

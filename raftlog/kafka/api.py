@@ -220,6 +220,9 @@ _CODECS: Final = word(
 )
 
 
+_VALIDATION: Final = "confluent.value.schema.validation"  # of Confluent Server
+
+
 def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the settings of a topic that have an effect. None deletes one: a setting that does not
     exist can be deleted, too.
@@ -229,7 +232,9 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """
     own: dict[str, str | None] = {}
     for name, value in settings.items():
-        if value is None:
+        if name == _VALIDATION:
+            own["schema.validation"] = None if value is None else _validation(value)
+        elif value is None:
             if name in _OWN:
                 own[name] = None
         elif name in _IGNORED:
@@ -245,6 +250,16 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
                 f"Unknown topic config name: {name[:100]}. DescribeConfigs returns all settings"
             )
     return own
+
+
+def _validation(text: str) -> str:
+    """Return the value of schema.validation for Confluent's name, a switch."""
+    found = {"true": "id", "false": "none"}.get(text.strip().lower())
+    if found is None:
+        raise InvalidConfigError(
+            f"Invalid value {text[:100]} for configuration {_VALIDATION}. Accepted: true, false"
+        )
+    return found
 
 
 def _check(key: ConfigKey[Any], text: str) -> None:

@@ -174,6 +174,7 @@ _CODES: Final[Mapping[type[own.RaftlogError], int | Mapping[Place, int]]] = {
     },
     own.RefusedError: INVALID_REQUEST,
     own.KeyRequiredError: INVALID_RECORD,
+    own.RecordSchemaError: INVALID_RECORD,
     own.UnsupportedVersionError: UNSUPPORTED_VERSION,
     own.InvalidTopicError: INVALID_TOPIC,
     own.TopicExistsError: TOPIC_ALREADY_EXISTS,

@@ -130,7 +130,8 @@ class _Problems:
         return one.texts
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Return a module of the extra ``schema``. Raises ``UnsupportedFeatureError``."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -216,7 +217,7 @@ class AvroModel:
 
 
 def _parse_avro(text: str, named: Named) -> Parsed:
-    fastavro = _library("fastavro.schema")
+    fastavro = library("fastavro.schema")
     raw = _loaded(text)
     known: dict[str, Any] = {}
     names: dict[str, AvroSchema] = {}
@@ -407,9 +408,9 @@ class JsonModel:
 
 
 def _parse_json(text: str, named: Named) -> Parsed:
-    validators = _library("jsonschema.validators")
-    referencing = _library("referencing")
-    specification = _library("referencing.jsonschema")
+    validators = library("jsonschema.validators")
+    referencing = library("referencing")
+    specification = library("referencing.jsonschema")
     raw = _loaded(text)
     if not isinstance(raw, dict | bool):
         raise SchemaError("not a JSON schema: it is neither an object nor true or false", INVALID)
@@ -739,8 +740,8 @@ class ProtobufModel:
 
 
 def _parse_protobuf(text: str, named: Named) -> Parsed:
-    descriptor_pb2 = _library("google.protobuf.descriptor_pb2")
-    pool = _library("google.protobuf.descriptor_pool").DescriptorPool()
+    descriptor_pb2 = library("google.protobuf.descriptor_pb2")
+    pool = library("google.protobuf.descriptor_pool").DescriptorPool()
     try:
         for name, other in named:
             _add_file(pool, name, _file_proto(descriptor_pb2, other))
@@ -774,10 +775,10 @@ def _add_file(pool: Any, name: str, proto: Any) -> Any:
 
 
 def _add_known(pool: Any, name: str) -> None:
-    descriptor_pb2 = _library("google.protobuf.descriptor_pb2")
+    descriptor_pb2 = library("google.protobuf.descriptor_pb2")
     if name in _KNOWN_FILES:
         known = descriptor_pb2.FileDescriptorProto()
-        known.ParseFromString(_library(_KNOWN_FILES[name]).DESCRIPTOR.serialized_pb)
+        known.ParseFromString(library(_KNOWN_FILES[name]).DESCRIPTOR.serialized_pb)
     elif name in _CONFLUENT_FILES:
         known = _file_proto(descriptor_pb2, _CONFLUENT_FILES[name])
     else:
@@ -790,7 +791,7 @@ def _decoded_file(descriptor_pb2: Any, text: str) -> Any:
     try:
         data = base64.b64decode(text, validate=True)
         proto = descriptor_pb2.FileDescriptorProto.FromString(data)
-    except (binascii.Error, ValueError, _library("google.protobuf.message").DecodeError):
+    except (binascii.Error, ValueError, library("google.protobuf.message").DecodeError):
         return None
     return proto
 
@@ -815,12 +816,12 @@ class _ProtoReader:
 
     def __init__(self, descriptor_pb2: Any) -> None:
         self._pb = descriptor_pb2
-        self._ast = _library("proto_schema_parser.ast")
+        self._ast = library("proto_schema_parser.ast")
         self._is_proto3 = False
 
     def read(self, text: str) -> Any:
-        parser = _library("proto_schema_parser.parser")
-        base = _library("antlr4.error.ErrorListener").ErrorListener
+        parser = library("proto_schema_parser.parser")
+        base = library("antlr4.error.ErrorListener").ErrorListener
         listener = type("Strict", (base,), {"syntaxError": _refuse})()
 
         def strict(part: Any) -> None:

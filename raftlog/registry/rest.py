@@ -9,9 +9,9 @@ only if the client says that it accepts unknown fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from raftlog import limits
 from raftlog.errors import (
@@ -23,7 +23,7 @@ from raftlog.errors import (
     UnsupportedFeatureError,
 )
 from raftlog.registry import formats
-from raftlog.registry.formats import AVRO, FORMATS, PROTOBUF, compact
+from raftlog.registry.formats import AVRO, FORMATS, PROTOBUF, Parsed, compact
 from raftlog.registry.state import (
     DEFAULT_LEVEL,
     DEFAULT_MODE,
@@ -132,6 +132,33 @@ def is_quick(call: Call) -> bool:
     if parts[0] in ("config", "mode", "contexts", "v1"):
         return True
     return len(parts) > 1 and parts[0] in ("schemas", "subjects") and parts[-1] != "referencedby"
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+# Returns the content of the answer to a GET. Raises ``SchemaError``.
+Get: TypeAlias = Callable[[str], Awaitable[Any]]
+
+
+async def fetch_schema(get: Get, path: str) -> Parsed:
+    """Return the parsed schema at a path, such as ``/schemas/ids/7``, with its references.
+
+    Raises ``SchemaError``, ``UnsupportedFeatureError``, and what ``get`` raises.
+    """
+    content = await get(path)
+    named: dict[str, str] = {}
+    await _fetch_named(get, content.get("references", ()), named)
+    return formats.parse(content.get("schemaType", AVRO), content["schema"], tuple(named.items()))
+
+
+async def _fetch_named(get: Get, references: Any, named: dict[str, str]) -> None:
+    for each in references:
+        if each["name"] in named:
+            continue
+        subject = quote(each["subject"], safe="")
+        content = await get(f"/subjects/{subject}/versions/{each['version']}")
+        await _fetch_named(get, content.get("references", ()), named)
+        named[each["name"]] = content["schema"]
 
 
 # -- inside ----------------------------------------------------------------------------------------

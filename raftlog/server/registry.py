@@ -13,10 +13,11 @@ while leaders change.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import __version__, limits
 from raftlog.errors import (
@@ -27,9 +28,12 @@ from raftlog.errors import (
     NotLeaderError,
     OutcomeUnknownError,
     RaftlogError,
+    RecordSchemaError,
     RequestTimedOutError,
     RetriableError,
+    SchemaError,
     ThrottledError,
+    UnsupportedFeatureError,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
@@ -37,11 +41,12 @@ from raftlog.record import parse_header
 from raftlog.registry import rest
 from raftlog.registry.rest import Answer, Call
 from raftlog.registry.state import Registry
+from raftlog.registry.values import Decode, SchemaKey, decoder_of, ids_of, rows_of
 from raftlog.server.groups.coordinator import TopicMaker
 from raftlog.server.groups.shard import PendingResponses, batches_of, load
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Rounds, Workers
-from raftlog.types import SCHEMAS_TOPIC, Offset
+from raftlog.types import SCHEMAS_TOPIC, Buffer, Offset
 
 if TYPE_CHECKING:
     from raftlog.server.context import BrokerContext
@@ -73,6 +78,7 @@ class SchemaRegistry:
         self._on_unreadable = on_unreadable
         self._active: ActiveRegistry | None = None
         self._calls = 0
+        self.checks = RecordChecks(self, context.loop)
 
     def poll(self) -> None:
         """Forget the state, which may be large, if another broker leads now."""
@@ -340,3 +346,110 @@ class ActiveRegistry:
         if self.is_over:
             text = f"this broker no longer leads {SCHEMAS_TOPIC}:0"
             raise CommitUnknownError(text) if is_written else NotLeaderError(text)
+
+
+# -- checks of records -----------------------------------------------------------------------------
+#
+# ``schema.validation`` of a topic: the IDs in the values of a batch are versions of the subject
+# ``TOPIC-value`` (``id``), and each value matches its schema (``full``). It runs in the threads
+# that validate large batches; the connection's later requests wait. What the leader of the registry
+# has said is kept for a while: nothing is asked for a batch whose schemas are known.
+
+
+CHECK_SECONDS: Final = 3.0  # for the answers of the registry about one batch
+KEPT_SECONDS: Final = 60.0  # then the registry is asked again: a version may have been deleted
+
+
+class RecordChecks:
+    """The checks of a broker. ``check`` may run in several threads."""
+
+    def __init__(self, registry: SchemaRegistry, loop: asyncio.AbstractEventLoop) -> None:
+        self._registry = registry
+        self._loop = loop
+        # Until when a schema is known to be of a topic, and how to decode its values.
+        self._known: dict[tuple[str, SchemaKey], float] = {}
+        self._decoders: dict[SchemaKey, Decode] = {}
+
+    def check(self, topic: str, mode: str, batch: Buffer) -> None:
+        """Check a batch that is valid otherwise. Blocks; never call it on the event loop.
+
+        Raises ``RecordSchemaError`` with the rows of the first records that do not match, and
+        ``LeaderNotAvailableError`` if the registry does not answer.
+        """
+        ids, without = ids_of(batch)
+        if mode == "id" and not without and all(self._is_known(topic, each) for each in ids):
+            return
+        problems: dict[int, str] = {}
+        for row, key, body in rows_of(batch):
+            problem = self._problem(topic, mode, key, body)
+            if problem:
+                problems[row] = problem
+            if len(problems) >= limits.KEYLESS_ROWS_MAX:
+                break
+        if problems:
+            row, problem = next(iter(problems.items()))
+            raise RecordSchemaError(
+                f"record {row} of the batch does not match topic {topic!r} with schema.validation="
+                f"{mode}: {problem}",
+                tuple(problems),
+            )
+
+    def _problem(self, topic: str, mode: str, key: SchemaKey | None, body: bytes) -> str:
+        """Return why a value does not match; "" if it does."""
+        if key is None:
+            return "it has no schema ID. Send it with a serializer that uses the schema registry"
+        try:
+            if not self._is_known(topic, key):
+                self._ask(self._learn(topic, key))
+            if mode == "full":
+                if key not in self._decoders:
+                    self._ask(self._parse(key))
+                self._decoders[key](body)
+        except (SchemaError, UnsupportedFeatureError) as error:
+            return str(error)
+        return ""
+
+    def _is_known(self, topic: str, key: SchemaKey) -> bool:
+        return self._known.get((topic, key), 0.0) > self._loop.time()
+
+    def _ask(self, questions: Coroutine[Any, Any, None]) -> None:
+        asked = asyncio.run_coroutine_threadsafe(questions, self._loop)
+        try:
+            asked.result(CHECK_SECONDS)
+        except TimeoutError:
+            asked.cancel()
+            raise LeaderNotAvailableError(
+                f"the schema registry has not answered within {CHECK_SECONDS:g} s. Check "
+                f"{SCHEMAS_TOPIC} with `raftlog cluster status`"
+            ) from None
+
+    async def _learn(self, topic: str, key: SchemaKey) -> None:
+        """Note that the schema is of the topic. Raises ``SchemaError`` if it is not."""
+        ids = [key]
+        if isinstance(key, str):
+            ids = [each["id"] for each in await self._get(f"/schemas/guids/{key}/ids")]
+        subjects = [each["subject"] for each in await self._get(f"/schemas/ids/{ids[0]}/versions")]
+        if f"{topic}-value" not in subjects:
+            raise SchemaError(
+                f"schema {key} is no version of subject {topic}-value. Register it: `raftlog "
+                f"schema put {topic}-value FILE`"
+            )
+        if len(self._known) >= limits.SCHEMA_IDS_KEPT_MAX:
+            self._known.clear()
+        self._known[topic, key] = self._loop.time() + KEPT_SECONDS
+
+    async def _parse(self, key: SchemaKey) -> None:
+        kind = "guids" if isinstance(key, str) else "ids"
+        parsed = await rest.fetch_schema(self._get, f"/schemas/{kind}/{key}")
+        if len(self._decoders) >= limits.SCHEMAS_PARSED_KEPT_MAX:
+            self._decoders.clear()
+        self._decoders[key] = decoder_of(parsed)
+
+    async def _get(self, path: str) -> Any:
+        answer = await self._registry.call(Call("GET", path))
+        content = json.loads(answer.body)
+        if answer.status == 200:
+            return content
+        if answer.status < 500:
+            raise SchemaError(content["message"], content["error_code"])
+        raise LeaderNotAvailableError(f"the schema registry does not answer: {content['message']}")

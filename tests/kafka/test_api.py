@@ -78,7 +78,7 @@ OWN = {key.name for key in TOPIC_KEYS}
 
 def test_the_settings_are_those_of_kafka() -> None:
     names = OWN | {key.name for key in IGNORED_KEYS}
-    assert names == KAFKA_DEFAULTS.keys() | {"flush.policy"}
+    assert names == KAFKA_DEFAULTS.keys() | {"flush.policy", "schema.validation"}
     for key in IGNORED_KEYS:
         assert key.parse(key.show(key.default)) == key.default, "it can be written back"
 
@@ -95,6 +95,14 @@ def test_a_setting_without_effect_is_not_stored() -> None:
 def test_a_setting_that_does_not_exist() -> None:
     with pytest.raises(InvalidConfigError, match=r"Unknown topic config name: no\.such"):
         own_settings({"no.such": "1"})
+
+
+def test_confluents_switch_of_schema_validation() -> None:
+    name = "confluent.value.schema.validation"
+    for value, own in (("true", "id"), ("false", "none"), (None, None)):
+        assert own_settings({name: value}) == {"schema.validation": own}
+    with pytest.raises(InvalidConfigError, match="true, false"):
+        own_settings({name: "full"})
 
 
 def test_any_setting_can_be_deleted() -> None:

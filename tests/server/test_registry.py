@@ -7,15 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from raftlog import limits
 from raftlog.clock import SystemClock
-from raftlog.errors import DiskFullError, NotEnoughReplicasError, NotLeaderError
+from raftlog.errors import (
+    DiskFullError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    RecordSchemaError,
+)
+from raftlog.protocol import api as apis
+from raftlog.protocol.records import ProducePartition, ProduceRequest
 from raftlog.registry.rest import Call
+from raftlog.registry.values import with_id
 from raftlog.server.registry import SchemaRegistry
 from raftlog.types import SCHEMAS_TOPIC
-from tests.server.harness import RunningBroker, running
+from tests.server.harness import TIMEOUT_S, Client, RunningBroker, batch_of, running
 
 
 @pytest.fixture
@@ -92,3 +102,75 @@ def test_writes_are_refused_while_nothing_can_be_committed(
 def test_calls_have_a_limit(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCHEMA_CALLS_WAITING_MAX", 0)
     assert call(broker, "GET /subjects") == 50003
+
+
+# -- checks of records -----------------------------------------------------------------------------
+
+
+RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+GOOD, BAD = with_id(1, b"\x02"), with_id(1, b"\x80")  # one is no complete number
+
+
+@pytest.fixture
+def checked(broker: RunningBroker) -> Iterator[Client]:
+    """Topics checked by ID and in full, and a schema of both."""
+    with broker.client() as client:
+        for topic, mode in (("by-id", "id"), ("in-full", "full")):
+            assert client.create(topic, schema_validation=mode).failure is None
+            body = {"schema": RECORD}
+            assert call(broker, f"POST /subjects/{topic}-value/versions", body) == {"id": 1}
+        assert put(broker, '"int"') == {"id": 2}
+        yield client
+
+
+def refusal(client: Client, topic: str, *values: bytes | None) -> str:
+    """Why a batch is refused; "" if it is stored."""
+    failure = client.produce(topic, batch_of(*values)).failure
+    if failure is None:
+        return ""
+    assert isinstance(failure.to_error(), RecordSchemaError)
+    return str(failure.message)
+
+
+def test_ids_are_checked(checked: Client) -> None:
+    assert refusal(checked, "by-id", GOOD, BAD, None) == ""
+    assert "record 1 " in refusal(checked, "by-id", GOOD, b"plain")
+    assert "no version of subject by-id-value" in refusal(checked, "by-id", with_id(2, b"\x02"))
+    assert "Schema 99 not found" in refusal(checked, "by-id", GOOD, with_id(99, b""))
+
+
+def test_values_are_checked(checked: Client) -> None:
+    assert refusal(checked, "in-full", GOOD, None) == ""
+    assert "record 1 " in refusal(checked, "in-full", GOOD, BAD)
+
+
+def test_nothing_is_asked_while_the_schemas_are_known(
+    broker: RunningBroker, checked: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refusal(checked, "by-id", GOOD) == ""
+    monkeypatch.setattr(limits, "SCHEMA_CALLS_WAITING_MAX", 0)
+    assert refusal(checked, "by-id", GOOD) == ""
+    failure = checked.produce("in-full", batch_of(GOOD)).failure
+    assert failure is not None
+    assert isinstance(failure.to_error(), LeaderNotAvailableError)  # it can be sent again
+    monkeypatch.setattr("raftlog.server.registry.KEPT_SECONDS", 0.0)
+    broker.broker.context.registry.checks._known.clear()
+    failure = checked.produce("by-id", batch_of(GOOD)).failure
+    assert failure is not None
+
+
+def test_a_mirror_copies_records_that_are_not_checked_here(checked: Client) -> None:
+    batch = batch_of(b"plain")
+    part = ProducePartition(topic="by-id", partition=0, length=len(batch), base_offset=0)
+    request = ProduceRequest(acks=-1, partitions=[part])
+    assert checked.ask(apis.PRODUCE, request, [batch]).partitions[0].failure is None
+
+
+def test_kafka_clients_get_the_rows(broker: RunningBroker, checked: Client) -> None:
+    errors: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": str(broker.address)})
+    for value in (GOOD, b"plain"):
+        producer.produce("by-id", value, callback=lambda error, _: errors.append(error))
+        producer.flush(TIMEOUT_S)
+    assert errors[0] is None
+    assert errors[1].code() == confluent_kafka.KafkaError.INVALID_RECORD

@@ -32,7 +32,7 @@ from raftlog.client.groups.coordinator import check_offsets
 from raftlog.client.groups.member import CommitCallback, Reading
 from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase, warn_of_undelivered
 from raftlog.client.producer_core import ProducerCore
-from raftlog.client.settings import DAY_MS, OffsetReset, integer
+from raftlog.client.settings import DAY_MS, NeedsSchemaError, OffsetReset, integer
 from raftlog.client.subscription import check_partitions
 from raftlog.errors import (
     ClosedError,
@@ -105,7 +105,11 @@ class AsyncProducer(LoopBound, ProducerBase):
         self._bind()
         core = self._core
         queues = self._accumulator.topics.get(topic)
-        if queues is None or (partition is not None and queues.lacks(partition)):
+        if (
+            queues is None
+            or (partition is not None and queues.lacks(partition))
+            or (core.is_custom and core.lacks_schema(topic))
+        ):
             try:
                 queues = await self._prepare(topic, partition)
             except ClosedError:
@@ -145,17 +149,21 @@ class AsyncProducer(LoopBound, ProducerBase):
         """
         self._bind()
         core = self._core
-        run = core.columns_of(values, keys, headers, timestamps_ms)
         try:
             queues = self._accumulator.topics.get(topic)
-            if queues is None or (partition is not None and queues.lacks(partition)):
+            if (
+                queues is None
+                or (partition is not None and queues.lacks(partition))
+                or core.lacks_schema(topic)
+            ):
                 queues = await self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:
             raise
         except RaftlogError as error:
-            return core.all_failed(topic, len(run.values), error)
+            return core.all_failed(topic, len(values), error)
+        run = core.columns_of(values, keys, headers, timestamps_ms, topic)
         parts: list[tuple[Delivery, int, int]] = []
         deadline = self._deadline()
         for piece in core.pieces(queues, run, partition):
@@ -385,7 +393,11 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
     ) -> list[ConsumerRecord[K, V]]:
         """See ``Consumer.poll``."""
         integer("max_records", max_records, 1, POLL_RECORDS_MAX)
-        return await self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
+        while True:
+            try:
+                return await self._wait_for(lambda: self._core.take(max_records), timeout_ms) or []
+            except NeedsSchemaError as needed:
+                await self._core.learn(needed)
 
     async def poll_arrow(self, timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT) -> pa.RecordBatch | None:
         """See ``Consumer.poll_arrow``."""
@@ -397,6 +409,13 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         """Wait for the next record. Raises the errors of ``Consumer.poll``."""
+        while True:
+            try:
+                return await self._next()
+            except NeedsSchemaError as needed:
+                await self._core.learn(needed)
+
+    async def _next(self) -> ConsumerRecord[K, V]:
         try:
             while True:
                 for record in self._records:

@@ -19,6 +19,7 @@ from raftlog.errors import (
     KafkaBatchFault,
     OutOfOrderSequenceError,
     RaftlogError,
+    RecordSchemaError,
     RequestTimedOutError,
     ThrottledError,
     UnknownTopicError,
@@ -160,6 +161,9 @@ class _Produce:
             host = host_of(self._context, part.topic, part.partition)
             config = host.log.config
             stored, header = yield from self._accepted(records, config)
+            if config.schema_validation != "none":
+                checks, mode = self._context.registry.checks, config.schema_validation
+                yield partial(checks.check, part.topic, mode, stored)
             self._check_order(host, part, header)
             done = partial(self._stored, index, part)
             try:
@@ -348,7 +352,10 @@ def _accept(
 
 
 def _refused(partition: int, error: RaftlogError) -> Message:
-    rows = error.rows if isinstance(error, KafkaBatchError) else ()
+    rows = error.rows if isinstance(error, KafkaBatchError | RecordSchemaError) else ()
+    text = "Compacted topic cannot accept message without key"
+    if isinstance(error, RecordSchemaError):
+        text = "does not match the schema of the topic"
     return _Response.PartitionProduceResponse(
         index=partition,
         error_code=code_of(error, Place.DATA),
@@ -357,7 +364,7 @@ def _refused(partition: int, error: RaftlogError) -> Message:
         record_errors=[
             _Response.BatchIndexAndErrorMessage(
                 batch_index=row,
-                batch_index_error_message="Compacted topic cannot accept message without key",
+                batch_index_error_message=text,
             )
             for row in rows
         ],
