@@ -1,4 +1,4 @@
-"""The examples of the README and of the pages on embedding and SQL, run as they stand."""
+"""The examples of the README and of the pages on embedding, SQL and schemas, run as they stand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EMBED = ROOT / "docs" / "how-to" / "embed.md"
 SQL = ROOT / "docs" / "how-to" / "query-with-sql.md"
+SCHEMAS = ROOT / "docs" / "how-to" / "use-schemas.md"
 MARK = "<!-- run by tests/integration/test_readme.py -->\n"
 ADDRESS = "127.0.0.1:9100"  # what the examples say; the test's own broker is elsewhere
 LINES_MAX = 11
@@ -125,3 +126,16 @@ def test_the_example_of_a_table_works(environment: dict[str, str], tmp_path: Pat
         out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
         assert "b'user-1' b'Ada' None" in out
         assert out.splitlines()[-1] == f"None b'Grace' 1 {{0: {end}}}"
+
+
+def test_the_examples_of_schemas_work(
+    environment: dict[str, str], running: Cluster, tmp_path: Path
+) -> None:
+    (shell,), (program,) = examples("bash", SCHEMAS), examples("python", SCHEMAS)
+    out = run(["bash", "-euo", "pipefail", "-c", shell], environment, tmp_path)
+    assert "READER_FIELD_MISSING_DEFAULT_VALUE" in out
+    assert "exit status 3\ncompatible\n" in out
+    assert "orders-value has version 2 with the ID 2" in out
+    program = program.replace(ADDRESS, running.bootstrap)
+    out = run([sys.executable, "-c", program], environment, tmp_path)
+    assert out.splitlines() == ["[{'item': 'tea', 'count': 2}]", "RecordSchemaError"]

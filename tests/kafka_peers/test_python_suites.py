@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.testing.cluster import cluster
+from raftlog.testing.cluster import cluster, free_port
 from tests.kafka_peers.install import (
     CONFLUENT_TESTS,
     CONFLUENT_TESTS_VERSION,
@@ -78,10 +78,16 @@ CONFLUENT_CANNOT_PASS = {
 CONFLUENT_NOT_RUN = {
     "admin/test_describe_operations.py": "starts Kafka's broker",
     "producer/test_transactions.py": TRANSACTIONS,
-    "schema_registry": "requires a schema registry",
+    "schema_registry": "runs with a schema registry, below",
     "share_consumer": "share groups are not available",
     "share_consumer_oauth": "share groups are not available",
     "share_consumer_sasl": "share groups are not available",
+}
+
+REGISTRY_CANNOT_PASS = {
+    "test_api_client.test_api_get_register_schema_invalid[kafka_cluster_cp_7_0_1-500-500]": (
+        "expects the status of releases before 7.0.2"
+    ),
 }
 
 pytestmark = [
@@ -166,3 +172,33 @@ def test_the_tests_of_confluent_kafka(tmp_path: Path, protocol: str) -> None:
             tmp_path / "report.xml",
         )
     verify_outcomes(outcomes, CONFLUENT_CANNOT_PASS, 20, output)
+
+
+@pytest.mark.skipif(
+    not CONFLUENT_TESTS.exists(), reason="the repository of confluent-kafka was not reached"
+)
+@pytest.mark.feature(
+    "confluent-kafka",
+    version_in("python/requirements.txt", r"confluent-kafka\S*==(\S+)"),
+    "its own tests of schema registries",
+)
+def test_the_registry_tests_of_confluent_kafka(tmp_path: Path) -> None:
+    with cluster(3, directory=tmp_path, with_relays=False, settings=CONFLUENT_SETTINGS) as brokers:
+        broker, port = brokers.brokers[0], free_port()
+        broker.stop()
+        broker.settings["schema.registry.listen"] = f"127.0.0.1:{port}"
+        broker.start()
+        url, bootstrap = f"http://127.0.0.1:{port}", brokers.bootstrap
+        outcomes, output = run_pytest(
+            CONFLUENT_TESTS,
+            # The asynchronous ones have no registry in their fixture for given brokers.
+            ["tests/integration/schema_registry/_sync"],
+            {
+                "BROKERS": bootstrap,
+                "SR_URL": url,
+                "BROKERS_7_0_1": bootstrap,
+                "SR_URL_7_0_1": url,
+            },
+            tmp_path / "report.xml",
+        )
+    verify_outcomes(outcomes, REGISTRY_CANNOT_PASS, 40, output)
