@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
@@ -24,19 +24,27 @@ from raftlog.errors import (
     ThrottledError,
     UnknownTopicError,
 )
+from raftlog.protocol.schema import Message
 from raftlog.server.exchange import Exchange
 from raftlog.server.partition import HostServices, Partition
 from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store, Topic
-from raftlog.types import TopicPartition
+from raftlog.types import Buffer, TopicPartition
 
 HOSTS_AT_ONCE: Final = 20  # 1 ms, to create them
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Returns the response message; or a tuple of it and its attachment.
+# Returns the response message, or an ``Attached``.
 Operation: TypeAlias = Callable[[], Awaitable[Any]]
+
+
+class Attached(NamedTuple):
+    """A response message with an attachment."""
+
+    message: Message
+    attachment: Sequence[Buffer]
 
 
 class NamedTopic(Protocol):
@@ -142,7 +150,7 @@ class Administration:
         except Exception as error:  # noqa: BLE001 - reported, logged and counted
             reply.fail_by_mistake(error)
         else:
-            reply.send(*(message if isinstance(message, tuple) else (message,)))
+            reply.send(*(message if isinstance(message, Attached) else (message,)))
 
 
 class LocalTopics:

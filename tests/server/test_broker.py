@@ -248,7 +248,7 @@ def test_it_hears_of_topics(broker: RunningBroker) -> None:
 
 def test_one_broker_has_all_copies(broker: RunningBroker) -> None:
     context = broker.broker.context
-    assert broker.call(context.lookup._copies) == (1, 1)
+    assert broker.call(context.lookup.maker.copies) == (1, 1)
 
 
 # -- disks -----------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from raftlog.protocol.cluster import (
 from raftlog.protocol.connection import Request
 from raftlog.registry.rest import Call
 from raftlog.server import metrics
+from raftlog.server.administration import Attached
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply, check_once
 from raftlog.server.maintenance import VERIFY_BYTES_PER_TURN
@@ -245,9 +246,9 @@ def handle_schema_registry(context: BrokerContext, request: Request, reply: Repl
     registry, call = context.registry, registry_call(request)
     is_forwarded = reply.connection.peer_identity is not None
 
-    async def ask() -> tuple[SchemaRegistryResponse, list[bytes]]:
+    async def ask() -> Attached:
         answer = await (registry.ask_leader(call) if is_forwarded else registry.call(call))
-        return SchemaRegistryResponse(status=answer.status), [answer.body]
+        return Attached(SchemaRegistryResponse(status=answer.status), [answer.body])
 
     context.administration.submit_at_once(ask, reply)
 

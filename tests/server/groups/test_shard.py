@@ -708,7 +708,7 @@ async def test_of_two_one_reads_at_a_time(s: Scene) -> None:
 async def test_what_is_not_to_be_understood_is_named(s: Scene) -> None:
     x = Loading(s)
     x.write([b"a", b"b"], [b"1", b"bad"])
-    with pytest.raises(DamagedLogError, match="the record at offset 1 is not a consumer"):
+    with pytest.raises(DamagedLogError, match="the record at offset 1 cannot be applied"):
         await x.load()
     assert x.doubts == [(x.host, 0)]
 
