@@ -255,6 +255,7 @@ CONSOLE_AVRO_DEPTH_MAX: Final = 64  # of a schema
 CONSOLE_AVRO_FREE_VALUES_MAX: Final = 1_000  # that a value has without bytes, such as nulls
 CONSOLE_AVRO_READS_MAX: Final = 500_000  # of numbers and texts by one request; about 1 s
 CONSOLE_AVRO_SCHEMAS_MAX: Final = 64  # parsed schemas kept
+CONSOLE_LOOKUPS_MAX: Final = 20  # of schemas that the registry does not have, by one request
 CONSOLE_DOWNLOAD_RECORDS_MAX: Final = 10_000
 CONSOLE_DOWNLOAD_BYTES_MAX: Final = 16 * MIB
 CONSOLE_FORM_BYTES_MAX: Final = 64 * KIB

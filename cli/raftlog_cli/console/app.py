@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -45,7 +45,7 @@ from raftlog.security.acl import (
 from raftlog.security.quota import DEFAULT, QuotaEntity
 from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.http.app import HttpUser
-from raftlog.types import is_internal_topic
+from raftlog.types import SCHEMAS_TOPIC, is_internal_topic
 from raftlog_cli.acl import UNKNOWN_HOST
 from raftlog_cli.console import pages, records
 from raftlog_cli.console.history import History, Sampler
@@ -456,7 +456,7 @@ class Sessions:
         """``bootstrap``: address of this broker in this process."""
         self._bootstrap, self._security = connection_of(bootstrap, config)
         self._config = config
-        self._schemas = Schemas(config.http_console_avro_schemas)
+        self._avro_schemas = config.http_console_avro_schemas
         self._clock = clock
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Session] = OrderedDict()  # by name, in the order of use
@@ -514,13 +514,14 @@ class Sessions:
             **security,
         )
         clock = self._clock
+        schemas = Schemas(self._avro_schemas, partial(_from_registry, admin))
         view = ClusterView(admin, clock.monotonic)
         pages = Pages(
             admin,
             view,
             self._history,
-            lambda: records.Reader(self._bootstrap, clock.monotonic, self._schemas, **security),
-            self._schemas,
+            lambda: records.Reader(self._bootstrap, clock.monotonic, schemas, **security),
+            schemas,
             make_producer=lambda: Producer(
                 self._bootstrap,
                 request_timeout_ms=REQUEST_MS,
@@ -541,6 +542,19 @@ class Sessions:
             sessions = list(self._open.values())
             self._open.clear()
         _close(sessions)
+
+
+def _from_registry(admin: Admin, schema_id: int) -> Mapping[str, Any] | None:
+    """Return what the schema registry has for an ID, with the rights of the user. A look at records
+    creates no registry.
+    """
+    try:
+        if not admin.find_topics([SCHEMAS_TOPIC]):
+            return None
+        found: Mapping[str, Any] = admin.call_schema_registry("GET", f"/schemas/ids/{schema_id}")
+    except RaftlogError:
+        return None
+    return found
 
 
 def _close(sessions: list[Session]) -> None:

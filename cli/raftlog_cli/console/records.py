@@ -12,15 +12,17 @@ from datetime import date, datetime, time
 from decimal import Context, Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, TypeAlias, Unpack
 
 import msgpack
 import msgspec
 
 from raftlog import Consumer, limits
 from raftlog.client.settings import SecurityArguments
-from raftlog.errors import InvalidRequestError, UnknownPartitionError
+from raftlog.errors import InvalidRequestError, RaftlogError, SchemaError, UnknownPartitionError
 from raftlog.install import install_command
+from raftlog.registry import formats
+from raftlog.registry.values import decoder_of
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 from raftlog_cli.console.http import choice
 from raftlog_cli.options import Bound, Extent, From, confine, parse_offsets, parse_time, resolve_all
@@ -99,7 +101,8 @@ def decode(
     is_avro = avro is not None and wanted == AUTOMATIC and avro.recognizes(data, part)
     if avro is not None and (wanted == "avro" or is_avro):
         try:
-            return Shown("avro", clean(_json_text(avro.decode(data, part))), size)
+            text = clean(_json_text(avro.decode(data, part)))
+            return Shown(avro.kind, text, size)
         except (NotAvroError, *_FAILURES) as error:
             problem = str(error)[:200] or type(error).__name__
     for kind, parse in (("json", _json), ("msgpack", _msgpack)):
@@ -627,25 +630,45 @@ class NotAvroError(ValueError):
     """A value or a schema that is not decoded. The text is the reason."""
 
 
+# Returns what the schema registry has for an ID: its JSON, or None.
+FromRegistry: TypeAlias = Callable[[int], Mapping[str, Any] | None]
+
+
 class Schemas:
-    """Schemas of a directory: ``ID.avsc``, ``TOPIC-value.avsc`` and ``TOPIC-key.avsc``.
+    """Schemas of a directory: ``ID.avsc``, ``TOPIC-value.avsc`` and ``TOPIC-key.avsc``; and those
+    of the schema registry, by ID.
 
     A file that changes is read again. Thread-safe.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, registry: FromRegistry | None = None) -> None:
         """``directory``: "" for none."""
         self._directory = Path(directory) if directory else None
         self._parsed: OrderedDict[str, tuple[tuple[int, int], Any]] = OrderedDict()
+        self._registry = registry
+        self._registered: OrderedDict[str, Registered] = OrderedDict()
 
     def has(self, name: str) -> bool:
+        """Return whether the directory has a schema."""
         return self._directory is not None and self._file(name).is_file()
+
+    def registered(self, schema_id: str) -> Registered | None:
+        """Return a schema of the registry; None if it has none, or cannot be asked."""
+        found = self._registered.get(schema_id)
+        if found is None and self._registry is not None:
+            content = self._registry(int(schema_id))
+            if content is not None:
+                found = self._registered[schema_id] = Registered.of(content)
+                while len(self._registered) > limits.CONSOLE_AVRO_SCHEMAS_MAX:
+                    self._registered.popitem(last=False)
+        return found
 
     def schema(self, name: str) -> Any:
         """Return a schema, parsed. Raises ``NotAvroError``."""
         if self._directory is None:
             raise NotAvroError(
-                f"no schema {name}.avsc: set http.console.avro.schemas to a directory with it"
+                f"no schema {name} in the schema registry, and no file {name}.avsc in "
+                "http.console.avro.schemas"
             )
         file = self._file(name)
         try:
@@ -673,8 +696,43 @@ class Schemas:
         return self._directory / f"{name}.avsc"
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A schema of the registry. ``schema``: of Avro, a result of ``parse``. ``decode``: of the
+    other types, from the bytes after the ID to a value of JSON. ``problem``: why neither is there.
+    """
+
+    kind: str
+    schema: Any = None
+    decode: Callable[[bytes], Any] | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Registered:
+        """Return a schema from its JSON."""
+        kind, text = content.get("schemaType", "AVRO"), content["schema"]
+        shown = kind.lower()
+        if content.get("references"):
+            return cls(shown, problem="not decoded: its schema has references")
+        try:
+            if kind == "AVRO":
+                text = text.encode()
+                return cls(shown, schema=parse(text, limits.CONSOLE_AVRO_FILE_BYTES_MAX))
+            if kind == "JSON":
+                return cls(shown, decode=msgspec.json.decode)
+            decode = decoder_of(formats.parse(kind, text))
+            as_dict = formats.library("google.protobuf.json_format").MessageToDict
+            return cls(shown, decode=lambda data: as_dict(decode(data)))
+        except (NotAvroError, RaftlogError) as error:
+            return cls(shown, problem=str(error)[:200])
+
+
 class Decoder:
-    """Decoder for one request. Its cost is bounded by ``CONSOLE_AVRO_READS_MAX``."""
+    """Decoder for one request. Its cost is bounded by ``CONSOLE_AVRO_READS_MAX``, and by
+    ``CONSOLE_LOOKUPS_MAX`` for IDs that the registry does not have.
+
+    ``kind``: type of the schema of the last value.
+    """
 
     def __init__(self, schemas: Schemas, topic: str) -> None:
         """``topic``: a valid topic name."""
@@ -682,6 +740,8 @@ class Decoder:
         self._topic = topic
         self._reads_left = limits.CONSOLE_AVRO_READS_MAX
         self._embedded: tuple[bytes, Any] = b"", None  # the last schema of a container file
+        self._unknown: set[str] = set()  # IDs
+        self.kind = "avro"
 
     @property
     def is_exhausted(self) -> bool:
@@ -689,11 +749,24 @@ class Decoder:
         return self._reads_left < 0
 
     def recognizes(self, data: bytes, part: str) -> bool:
-        """Return whether ``data`` is a container file, or has a schema in the directory.
+        """Return whether ``data`` is a container file, or has a schema in the directory or the
+        registry.
 
         ``part``: "key" or "value".
         """
-        return data.startswith(CONTAINER) or self._schemas.has(self._schema_name(data, part))
+        if data.startswith(CONTAINER):
+            return True
+        name = self._schema_name(data, part)
+        return self._schemas.has(name) or self._registered(name) is not None
+
+    def _registered(self, name: str) -> Registered | None:
+        is_asked = name.isdecimal() and name not in self._unknown
+        if not is_asked or len(self._unknown) >= limits.CONSOLE_LOOKUPS_MAX:
+            return None
+        found = self._schemas.registered(name)
+        if found is None:
+            self._unknown.add(name)
+        return found
 
     def decode(self, data: bytes, part: str) -> Any:
         """Return a value of JSON: of a container file, the list of its objects.
@@ -704,13 +777,30 @@ class Decoder:
             raise NotAvroError(f"too long to decode: {len(data):,} bytes")
         if self.is_exhausted:
             raise NotAvroError("not decoded: too many values for one page. Show fewer records")
+        self.kind = "avro"
+        name = self._schema_name(data, part)
+        is_own = data.startswith(CONTAINER) or self._schemas.has(name)
+        found = None if is_own else self._registered(name)
+        if found is not None:
+            return self._decode_registered(data[REGISTRY_BYTES:], found)
         if find_spec("fastavro") is None:
             raise NotAvroError(f"Avro needs fastavro: {install_command('avro')}")
         if data.startswith(CONTAINER):
             return self._container(data)
-        name = self._schema_name(data, part)
         schema = self._schemas.schema(name)
         return self._read(data[REGISTRY_BYTES if name.isdecimal() else 0 :], schema)
+
+    def _decode_registered(self, data: bytes, found: Registered) -> Any:
+        self.kind = found.kind
+        if found.problem:
+            raise NotAvroError(found.problem)
+        if found.decode is None:
+            return self._read(data, found.schema)
+        self._reads_left -= len(data)  # a value has at most as many fields
+        try:
+            return found.decode(data)
+        except (SchemaError, msgspec.DecodeError) as error:
+            raise NotAvroError(str(error)[:200]) from error
 
     def _schema_name(self, data: bytes, part: str) -> str:
         """Return the ID in ``data`` if there may be one, otherwise the name for the topic."""

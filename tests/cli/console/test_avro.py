@@ -301,3 +301,54 @@ def test_any_container_file_is_shown(schema: bytes, data: bytes) -> None:
     good = container("long", [1, 2])
     for bad in (b"Obj\x01" + data, good.replace(b'"long"', schema), good[:30] + data + good[30:]):
         assert decode(bad, avro=a_decoder()).text
+
+
+# -- of the schema registry ------------------------------------------------------------------------
+
+
+class Registry:
+    """Schemas by ID, and the IDs that were asked for."""
+
+    def __init__(self, **schemas: Any) -> None:
+        self.schemas = {int(name[1:]): content for name, content in schemas.items()}
+        self.asked: list[int] = []
+
+    def __call__(self, schema_id: int) -> Any:
+        self.asked.append(schema_id)
+        return self.schemas.get(schema_id)
+
+
+def test_values_are_shown_with_schemas_of_the_registry(tmp_path: Path) -> None:
+    proto = 'syntax = "proto3"; message M { int32 a = 1; }'
+    registry = Registry(
+        _1={"schema": json.dumps(USER)},
+        _2={"schema": "{}", "schemaType": "JSON"},
+        _3={"schema": proto, "schemaType": "PROTOBUF"},
+        _4={"schema": '"R"', "references": [{"name": "R", "subject": "s", "version": 1}]},
+    )
+    schemas = Schemas("", registry)
+
+    def shown(schema_id: int, body: bytes) -> records.Shown:
+        value = b"\0" + schema_id.to_bytes(4, "big") + body
+        return decode(value, avro=Decoder(schemas, "t"))
+
+    assert (shown(1, ADA).kind, json.loads(shown(1, ADA).text)) == ("avro", SHOWN)
+    assert (shown(2, b'{"a":1}').kind, json.loads(shown(2, b'{"a":1}').text)) == ("json", {"a": 1})
+    message = shown(3, b"\0\x08\x05")
+    assert (message.kind, json.loads(message.text)) == ("protobuf", {"a": 5})
+    assert shown(3, b"\0\xff").problem.startswith("the value does not match")
+    assert "references" in shown(4, b"").problem
+    assert shown(5, b"\xff").kind == "hex"
+    assert registry.asked == [1, 2, 3, 4, 5]  # each known one once
+    (tmp_path / "1.avsc").write_text('"string"')
+    own = Decoder(Schemas(str(tmp_path), registry), "t")
+    assert decode(b"\0\0\0\0\1\x02x", avro=own).text == '"x"'  # a file of the operator is first
+
+
+def test_unknown_ids_are_asked_for_a_few_times_only() -> None:
+    registry = Registry()
+    decoder = Decoder(Schemas("", registry), "t")
+    for number in range(2 * limits.CONSOLE_LOOKUPS_MAX):
+        value = b"\0" + (number % 30).to_bytes(4, "big")
+        assert decode(value, avro=decoder).kind in ("hex", "text")
+    assert len(registry.asked) == limits.CONSOLE_LOOKUPS_MAX
