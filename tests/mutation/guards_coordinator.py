@@ -282,4 +282,15 @@ INTERNAL: Final = [
     ),
 ]
 
-GUARDS: Final = [*RESPONSES, *STATE, *INTERNAL]
+SCHEMAS: Final = [
+    Guard(
+        name="a permanent deletion keeps the next schema ID",
+        why="after compaction an ID is given again, and values are read with another schema",
+        module="raftlog/registry/state.py",
+        function="Registry._deletions",
+        change=value("return GLOBAL", "records"),
+        tests=("tests/registry/test_rest.py::test_deletions_are_soft_and_then_permanent",),
+    ),
+]
+
+GUARDS: Final = [*RESPONSES, *STATE, *INTERNAL, *SCHEMAS]

@@ -291,6 +291,22 @@ GUARDS: Final = [
         tests=(f"{_HTTP}::test_only_health_is_open",),
     ),
     Guard(
+        name="calls of the schema registry need rights",
+        why="every user can change and delete all schemas",
+        module="raftlog/server/http/schemas.py",
+        function="_check_access",
+        change=drop("call require"),
+        tests=(f"{_HTTP}::test_the_schema_registry_has_the_rules_of_its_topic",),
+    ),
+    Guard(
+        name="pages of other sites cannot call the schema registry",
+        why="a page in the browser of an operator changes schemas",
+        module="raftlog/server/http/schemas.py",
+        function="_check_access",
+        change=never("if headers"),
+        tests=("tests/server/http/test_schemas.py::test_a_page_of_another_site_is_refused",),
+    ),
+    Guard(
         name="a password over HTTP requires TLS",
         why="a password is sent unencrypted",
         module="raftlog/server/http/app.py",

@@ -26,6 +26,7 @@ from raftlog.server.connection import address_of, bind
 from raftlog.server.http.app import HttpAuthentication, HttpServer, RejectedError
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import free_port
+from raftlog.types import SCHEMAS_TOPIC
 from raftlog_cli.console.app import Console
 from tests.server.harness import TIMEOUT_S, RunningBroker, running
 from tests.server.provider import AUDIENCE, ISSUER, Provider
@@ -153,6 +154,24 @@ def test_users_see_what_they_may_see(secured: Secured) -> None:
         admin.delete_acls([rule])
     assert "raftlog_ready 1" in secured.get("/metrics", "admin")[1]
     assert secured.get("/", "admin")[0] == 200
+
+
+def test_the_schema_registry_has_the_rules_of_its_topic(secured: Secured) -> None:
+    """400 is past the rules: the body is no JSON."""
+    register = "/subjects/s/versions"
+    assert secured.get("/subjects")[0] == 401
+    status, text = secured.get("/subjects", "alice")
+    assert (status, "User:alice may not DESCRIBE TOPIC '__schemas'" in text) == (403, True)
+    rules = [
+        Acl("User:alice", operation, "TOPIC", SCHEMAS_TOPIC) for operation in ("READ", "WRITE")
+    ]
+    with secured.admin() as admin:
+        admin.create_acls(rules[:1])  # which includes DESCRIBE
+        assert secured.get("/subjects", "alice") == (200, "[]")
+        assert secured.get(register, "alice", form={"a": "b"})[0] == 403
+        admin.create_acls(rules[1:])
+        assert secured.get(register, "alice", form={"a": "b"})[0] == 400
+        admin.delete_acls(rules)
 
 
 def test_the_console_changes_what_its_user_may_change(secured: Secured) -> None:
