@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, cast
 
@@ -19,6 +20,7 @@ from raftlog.protocol.cluster import (
     DescribeLogLevelsResponse,
     EventStatus,
     LogLevel,
+    PartitionMove,
     ProposeRequest,
     ReassignRequest,
     RecoverClusterRequest,
@@ -42,6 +44,28 @@ from raftlog.server.exchange import Reply, check_once
 from raftlog.server.maintenance import VERIFY_BYTES_PER_TURN
 from raftlog.server.partition import TimedEvent
 from raftlog.server.scheduling import Steps
+
+
+async def transfer_leader(context: BrokerContext, topic: str, partition: int, to: int) -> None:
+    """Make an in-sync replica the leader. Raises ``InvalidRequestError`` if it cannot lead."""
+    request = TransferLeaderRequest(topic=topic, partition=partition, to=to)
+    await context.operations.transfer_leader(request)
+
+
+async def reassign(
+    context: BrokerContext, topic: str, moves: Mapping[int, list[int]], replication_factor: int
+) -> None:
+    """Move the replicas of these partitions of a topic, all or none. ``replication_factor``: 0 for
+    that of the topic.
+    """
+    wanted = [PartitionMove(partition=part, replicas=ids) for part, ids in moves.items()]
+    request = ReassignRequest(topic=topic, moves=wanted, replication_factor=replication_factor)
+    await context.operations.reassign(request)
+
+
+async def throttle_moves(context: BrokerContext, bytes_per_s: int) -> None:
+    """Limit the bytes per second that moves copy to each broker; 0: no limit."""
+    await context.operations.throttle_moves(ThrottleMovesRequest(bytes_per_s=bytes_per_s))
 
 
 def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> Steps:

@@ -24,7 +24,7 @@ from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.protocol.cluster import PartitionMove, ReassignRequest, TransferLeaderRequest
+from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, check_count
 from raftlog.server.topic_table import HostedTopic
@@ -100,10 +100,9 @@ async def _elect(
             )
         if not info.replicas or info.leader == info.replicas[0]:
             return errors.ELECTION_NOT_NEEDED, "the preferred replica leads"
-        transfer = TransferLeaderRequest(topic=name, partition=number, to=info.replicas[0])
         while True:
             try:
-                await context.operations.transfer_leader(transfer)
+                await cluster.transfer_leader(context, name, number, info.replicas[0])
             except ThrottledError:
                 if context.loop.time() + RETRY_S >= deadline:
                     raise
@@ -165,7 +164,7 @@ async def _reassign(
     step, so that a new replication factor, which all its partitions have, is possible.
     """
     found: dict[int, tuple[int, str | None]] = {}
-    moves: list[PartitionMove] = []
+    moves: dict[int, list[int]] = {}
     factors: set[int] = set()
     counts = Counter(each.partition_index for each in wanted.partitions)
     for each in wanted.partitions:
@@ -187,15 +186,12 @@ async def _reassign(
         if target != list(context.topics.info(topic, number).replicas) or (
             context.operations.target(topic.id, number)
         ):
-            moves.append(PartitionMove(partition=number, replicas=target))
+            moves[number] = target
     if moves:
-        request = ReassignRequest(
-            topic=wanted.name, moves=moves, replication_factor=max(factors, default=0)
-        )
         try:
-            await context.operations.reassign(request)
+            await cluster.reassign(context, wanted.name, moves, max(factors, default=0))
         except RaftlogError as error:
-            found |= {move.partition: _error(error) for move in moves}
+            found |= dict.fromkeys(moves, _error(error))
     return found
 
 

@@ -31,10 +31,10 @@ from raftlog.kafka.api import IGNORED_KEYS, own_settings
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.protocol.cluster import ThrottleMovesRequest
 from raftlog.server import metrics
 from raftlog.server.administration import NamedTopic
 from raftlog.server.apis import topics as topic_operations
+from raftlog.server.apis.cluster import throttle_moves
 from raftlog.server.apis.topics import Changed, Deleted, Deletion
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check_count, unsigned
@@ -853,7 +853,7 @@ async def _throttle(context: BrokerContext, reply: KafkaReply, resource: Message
             f"{MOVE_THROTTLE}: {rate} is not within 0 and {limits.MOVE_THROTTLE_BYTES_PER_S_MAX}"
         )
     context.check_operator(reply.connection, reply.name)
-    await context.operations.throttle_moves(ThrottleMovesRequest(bytes_per_s=rate))
+    await throttle_moves(context, rate)
 
 
 def _topic(context: BrokerContext, name: str) -> HostedTopic:
