@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from raftlog.client.administration.security import AclDecision
     from raftlog.client.consumer import Consumer
-    from raftlog.client.delivery import DeliveryFuture, RangesFuture
+    from raftlog.client.delivery import DeliveryFuture, RangesFuture, outcomes
     from raftlog.client.descriptions import (
         BrokerDescription,
         ClusterDescription,
@@ -101,6 +101,7 @@ __all__ = [
     "__version__",
     "aio",
     "errors",
+    "outcomes",
     "scan",
     "schema",
 ]
@@ -132,6 +133,7 @@ _HOMES: Final = {
     "MemberDescription": "raftlog.client.administration.groups",
     "PartitionLag": "raftlog.client.administration.groups",
     "Scan": "raftlog.client.scan",
+    "outcomes": "raftlog.client.delivery",
     "scan": "raftlog.client.scan",
     "Table": "raftlog.mirror.table",
     "EmbeddedLog": "raftlog.embedded",

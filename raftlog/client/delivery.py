@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from threading import RLock
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from raftlog.client.threads import wait_for
+from raftlog.client.threads import pending_of, wait_for
 from raftlog.errors import RaftlogError, counted
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata, TimestampMs
 
@@ -406,3 +406,27 @@ class RangesFuture(_Future[list[OffsetRange]]):
         return (
             f"<RangesFuture of {counted(sum(part[2] for part in self._parts), 'record')}, {state}>"
         )
+
+
+def outcomes(
+    futures: Iterable[DeliveryFuture], timeout: float | None = None
+) -> list[RecordMetadata | RaftlogError]:
+    """Wait for many records, and return the ``RecordMetadata`` or the delivery error of each.
+
+    ``futures``: of ``send``, of any producers. The result is in their order; nothing is raised for
+    records that were not delivered. ``timeout``: seconds for all (default: no limit). Raises
+    ``TimeoutError`` if some have no outcome by then; their producers continue to send them.
+    """
+    listed = list(futures)
+    missing = list(dict.fromkeys(future._delivery for future in reversed(listed)))
+    if not wait_for(pending_of(missing), timeout):
+        raise TimeoutError(
+            f"{counted(len(missing), 'batch', 'batches')} without an acknowledgement within "
+            f"{timeout} s. The producer continues to send for up to delivery_timeout_ms"
+        )
+    found: list[RecordMetadata | RaftlogError] = []
+    for future in listed:
+        delivery = future._delivery
+        delivery.retrieved = True
+        found.append(future._value() if delivery.error is None else delivery.error)
+    return found

@@ -18,7 +18,7 @@ import pytest
 from raftlog import limits
 from raftlog.client.accumulator import TopicQueues
 from raftlog.client.base import ClientEnvironment
-from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, until_done
+from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture, outcomes, until_done
 from raftlog.client.producer import Producer
 from raftlog.client.producer_core import NO_PARTITION, ProducerCore
 from raftlog.client.settings import ConnectionSettings, parse_bootstrap, partition_of_key
@@ -567,6 +567,20 @@ def test_the_first_error_of_a_run_is_raised() -> None:
     good.succeed(0, NO_TIMESTAMP)
     with pytest.raises(UnknownTopicError, match="bad"):
         future.result()
+
+
+def test_the_outcomes_of_many_records_are_in_their_order() -> None:
+    good, bad = Delivery("t", 0, [10, 11]), Delivery("t", 1, 12)
+    futures = [DeliveryFuture(good, 1), DeliveryFuture(bad, 0), DeliveryFuture(good, 0)]
+    good.succeed(7, NO_TIMESTAMP)
+    with pytest.raises(TimeoutError, match="1 batch without"):
+        outcomes(futures, timeout=0)
+    error = ClosedError("closed")
+    bad.fail(error)
+    first, third = RecordMetadata("t", 0, 8, 11), RecordMetadata("t", 0, 7, 10)
+    assert outcomes(iter(futures)) == [first, error, third]
+    assert bad.retrieved
+    assert outcomes([]) == []
 
 
 def test_awaiting_works_in_any_loop_and_from_any_thread() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog.errors import (
+    BrokerUnavailableError,
     ClusterNotReadyError,
     CommitUnknownError,
     InvalidPartitionsError,
@@ -153,12 +154,16 @@ def test_who_cannot_lead_is_not_given_the_lead(cluster: Cluster) -> None:
         on(cluster, leader, operations(cluster, leader).transfer_leader(request))
 
 
-def test_who_has_no_vote_says_whom_to_ask(cluster: Cluster) -> None:
+def test_who_has_no_vote_forwards_the_transfer(cluster: Cluster) -> None:
     cluster.create(copies=1)
     leader = cluster.leader(1)
     request = TransferLeaderRequest(topic="t", partition=0)
     other = leader % 3 + 1
-    with pytest.raises(InvalidRequestError, match="is not a voter of t:0"):
+    with pytest.raises(InvalidRequestError, match="it has no other replica"):
+        on(cluster, other, operations(cluster, other).transfer_leader(request))
+    cluster.stop(leader)
+    cluster.until(lambda: not cluster.node(other).liveness.is_linked(leader))
+    with pytest.raises(BrokerUnavailableError, match=rf"none of brokers \[{leader}\]"):
         on(cluster, other, operations(cluster, other).transfer_leader(request))
 
 
