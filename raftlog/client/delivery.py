@@ -420,8 +420,9 @@ def outcomes(
     listed = list(futures)
     missing = list(dict.fromkeys(future._delivery for future in reversed(listed)))
     if not wait_for(pending_of(missing), timeout):
+        left = sum(not delivery.done for delivery in missing)
         raise TimeoutError(
-            f"{counted(len(missing), 'batch', 'batches')} without an acknowledgement within "
+            f"{counted(left, 'batch', 'batches')} without an acknowledgement within "
             f"{timeout} s. The producer continues to send for up to delivery_timeout_ms"
         )
     found: list[RecordMetadata | RaftlogError] = []
