@@ -281,6 +281,14 @@ def _bytes_per_s(text: str) -> int:
     return int(found[1]) * _BYTES[found[2] or "B"]
 
 
+def size_in_bytes(text: str) -> int:
+    """Parse a size such as 64MiB. Raises ``ValueError``."""
+    found = re.fullmatch(r"(\d{1,13})\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", text, re.ASCII)
+    if found is None or not int(found[1]):
+        raise ValueError(f"{text!r} is not a size such as 64MiB or 100000")
+    return int(found[1]) * _BYTES[found[2] or "B"]
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file. Raises ``BadParameter``."""
     try:

@@ -7,30 +7,51 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import BufferedReader
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import click
+from click.core import ParameterSource
 
 from raftlog import Admin, Producer, RangesFuture
+from raftlog.client.resumable import ResumableProducer
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTopicError, counted
+from raftlog.record import Codec
 from raftlog.types import Headers, Offset, OffsetRange, RecordMetadata
 from raftlog_cli import completing, options, output, overview
+from raftlog_cli.follow import Agent, Routing, Sending, StateFile, default_state_file
 from raftlog_cli.main import Failed
 from raftlog_cli.output import Advance, ReadableStream, parse_json_line, read_lines, split_keys
 
 
 @click.command()
 @click.argument("topic", shell_complete=completing.topics)
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path())
 @click.option(
     "--file",
     "source",
     type=click.File("rb"),
     default="-",
     help="Read this file instead of standard input.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Send the lines of each FILE, and wait for more until interrupted; see above.",
+)
+@click.option("--once", is_flag=True, help="With --follow: end when no new line is left.")
+@click.option(
+    "--state",
+    "state_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --follow: where the positions are kept.  "
+    "[default: ~/.local/state/raftlog/follow-TOPIC-ID.json]",
 )
 @click.option(
     "-k",
@@ -70,7 +91,11 @@ from raftlog_cli.output import Advance, ReadableStream, parse_json_line, read_li
 @options.bootstrap
 def produce(
     topic: str,
+    files: tuple[str, ...],
     source: BufferedReader,
+    follow: bool,
+    once: bool,
+    state_file: Path | None,
     key: str | None,
     key_separator: str | None,
     jsonl: bool,
@@ -91,53 +116,140 @@ def produce(
     optional. Text is a string, other bytes are {"base64": "..."}, and headers are an object or
     pairs. The output of `tail --json` is valid input.
 
+    With --follow it sends each line of each FILE once, from the first line on, and then the lines
+    that are appended. The positions are kept: the next run continues. Files may be rotated by
+    rename or by copytruncate, and may be missing for a time. A rotated file is recognized by its
+    content, and by a name with a number or a date, such as FILE.1 or FILE-20260501. Lines without
+    keys that are read together go to one partition.
+
     \b
     Example:
       raftlog produce clicks --file access.log --compression lz4
       echo 'user-1 /cart' | raftlog produce clicks --key-separator ' '
       echo /cart | raftlog produce clicks -k user-1
       raftlog tail clicks -o earliest --json | raftlog produce copy --jsonl
+      raftlog produce clicks --follow /var/log/nginx/access.log /var/log/nginx/error.log
     """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key cannot be combined with --key-separator")
+    encoded = tuple((name, os.fsencode(value)) for name, value in headers)
+    if follow or files or once or state_file:
+        _check_follow(follow, files, jsonl=jsonl, acks=acks, rate=rate)
+        routing = Routing(partition, key, key_separator or "")
+        sending = Sending(routing, encoded, Codec.parse(compression))
+        send_files(bootstrap, topic, files, sending, state_file, once=once, as_json=as_json)
+        return
+    with Producer(bootstrap, acks=acks, compression=compression) as producer:
+        key_bytes = None if key is None else os.fsencode(key)
+        feed = Feed(producer, topic, partition=partition, key=key_bytes, headers=encoded, rate=rate)
+        send_stream(bootstrap, producer, feed, source, key_separator, jsonl=jsonl, as_json=as_json)
+
+
+def send_stream(
+    bootstrap: str,
+    producer: Producer,
+    feed: Feed,
+    source: BufferedReader,
+    key_separator: str | None,
+    *,
+    jsonl: bool,
+    as_json: bool,
+) -> None:
+    """Send the records of ``source``. Prints a summary."""
+    topic = feed.topic
     started = time.monotonic()
     with (
-        Producer(bootstrap, acks=acks, compression=compression) as producer,
-        output.progress(f"to {topic}", hidden=source.isatty()) as advance,
-    ):
-        feed = Feed(
-            producer,
-            topic,
-            partition=partition,
-            key=None if key is None else os.fsencode(key),
-            headers=tuple((name, os.fsencode(value)) for name, value in headers),
-            rate=rate,
-            advance=advance,
-        )
-        with noting_stalls(
+        output.progress(f"to {topic}", hidden=source.isatty()) as feed.advance,
+        noting_stalls(
             lambda: feed.sent, producer.undelivered, lambda: stall_reason(bootstrap, topic)
-        ):
-            try:
-                if jsonl:
-                    feed.send_json(source)
-                else:
-                    feed.send_lines(source, os.fsencode(key_separator or "") or None)
-                feed.finish()
-                if not feed.sent:
-                    check_exists(bootstrap, topic)
-            except UnknownTopicError as error:
-                existing = options.topics(bootstrap)
-                raise Failed(options.no_topic(topic, existing, create=True)) from error
-            except RaftlogError as error:
-                feed.receipts.count_all()
-                raise Failed(
-                    f"{error} ({counted(feed.receipts.acknowledged, 'record')} acknowledged)"
-                ) from error
+        ),
+    ):
+        try:
+            if jsonl:
+                feed.send_json(source)
+            else:
+                feed.send_lines(source, os.fsencode(key_separator or "") or None)
+            feed.finish()
+            if not feed.sent:
+                check_exists(bootstrap, topic)
+        except UnknownTopicError as error:
+            existing = options.topics(bootstrap)
+            raise Failed(options.no_topic(topic, existing, create=True)) from error
+        except RaftlogError as error:
+            feed.receipts.count_all()
+            raise Failed(
+                f"{error} ({counted(feed.receipts.acknowledged, 'record')} acknowledged)"
+            ) from error
     summary = feed.summary(seconds=time.monotonic() - started)
     if as_json:
         output.print_json(summary)
     else:
         _print(summary)
+
+
+def _check_follow(
+    follow: bool,
+    files: tuple[str, ...],
+    *,
+    jsonl: bool,
+    acks: str,
+    rate: float | None,
+) -> None:
+    """Raise ``click.UsageError`` for options that --follow excludes, or that need it."""
+    if not follow:
+        raise click.UsageError("FILE, --once and --state need --follow. Without it, use --file")
+    if not files:
+        raise click.UsageError("--follow needs at least one FILE, after the topic")
+    given = click.get_current_context().get_parameter_source
+    excluded = {
+        "--jsonl": jsonl,
+        "--rate": rate is not None,
+        "--acks": acks != "all",
+        "--file": given("source") is not ParameterSource.DEFAULT,
+    }
+    for option, is_given in excluded.items():
+        if is_given:
+            raise click.UsageError(f"--follow cannot be combined with {option}")
+
+
+def send_files(
+    bootstrap: str,
+    topic: str,
+    files: Sequence[str],
+    sending: Sending,
+    state_file: Path | None,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Follow ``files`` until interrupted, or until their ends with ``once``. Prints a summary."""
+    started = time.monotonic()
+    try:
+        with Admin(bootstrap) as admin:
+            (described,) = admin.describe_topics([topic], partitions=range(1))
+    except UnknownTopicError as error:
+        raise Failed(options.no_topic(topic, options.topics(bootstrap), create=True)) from error
+    receipts = Receipts()
+    path = state_file or default_state_file(topic, described.id)
+    try:
+        with StateFile(path) as kept:
+            state = kept.load(topic, described.id)
+            agent = Agent(kept, state, files, sending, sent=receipts.count, note=note_file)
+            with closing(agent):
+                agent.run(partial(_named_producer, bootstrap), once=once)
+    finally:
+        records = receipts.acknowledged
+        summary = {"topic": topic, "records": records, "acknowledged": records, "state": str(path)}
+        summary |= {"seconds": round(time.monotonic() - started, 3), "partitions": receipts.rows()}
+        output.print_json(summary) if as_json else _print(summary)
+
+
+def note_file(text: str) -> None:
+    output.note(f"raftlog: {text}")
+
+
+def _named_producer(bootstrap: str, name: str, epoch: int) -> ResumableProducer:
+    return ResumableProducer(bootstrap, name=name, epoch=epoch)
 
 
 def check_exists(bootstrap: str, topic: str) -> None:
@@ -195,15 +307,14 @@ class Feed:
         key: bytes | None = None,
         headers: Headers = (),
         rate: float | None = None,
-        advance: Advance = lambda _count: None,
     ) -> None:
         self._producer = producer
-        self._topic = topic
+        self.topic = topic
         self._partition = partition
         self._key = key
         self._headers = headers
         self._pacer = Pacer(rate)
-        self._advance = advance
+        self.advance: Advance = lambda _count: None  # shows the progress
         self.receipts = Receipts()
         self.sent = 0
         self.bytes_sent = 0
@@ -224,7 +335,7 @@ class Feed:
 
     def _send_many(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
         future = self._producer.send_many(
-            self._topic,
+            self.topic,
             values,
             keys=keys,
             headers=[self._headers] * len(values) if self._headers else None,
@@ -242,7 +353,7 @@ class Feed:
                 except ValueError as error:
                     raise InvalidRequestError(f"line {number}: {error}") from error
                 future = self._producer.send(
-                    self._topic,
+                    self.topic,
                     value=record.value,
                     key=self._key if record.key is None else record.key,
                     headers=self._headers + record.headers,
@@ -262,11 +373,11 @@ class Feed:
                 yield part
                 self.sent += len(part)
                 self.bytes_sent += sum(map(len, part))
-                self._advance(len(part))
+                self.advance(len(part))
 
     def summary(self, *, seconds: float) -> dict[str, Any]:
         return {
-            "topic": self._topic,
+            "topic": self.topic,
             "records": self.sent,
             "acknowledged": self.receipts.acknowledged,
             "bytes": self.bytes_sent,
@@ -342,15 +453,15 @@ class Receipts:
             outcome = future.result()
         except RaftlogError:
             for part in future.acknowledged() if isinstance(future, RangesFuture) else ():
-                self._count(part.partition, part.first, part.last)
+                self.count(part.partition, part.first, part.last)
             raise
         if isinstance(outcome, RecordMetadata):
-            self._count(outcome.partition, outcome.offset, outcome.offset)
+            self.count(outcome.partition, outcome.offset, outcome.offset)
             return
         for part in outcome:
-            self._count(part.partition, part.first, part.last)
+            self.count(part.partition, part.first, part.last)
 
-    def _count(self, partition: int, first: Offset, last: Offset) -> None:
+    def count(self, partition: int, first: Offset, last: Offset) -> None:
         if first < 0:
             return  # acks=0: no offset was returned
         receipt = self._partitions.get(partition)

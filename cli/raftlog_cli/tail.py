@@ -6,18 +6,21 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import click
 
 from raftlog import Consumer
 from raftlog.clock import SystemClock
+from raftlog.disk import OsDisk
 from raftlog.errors import (
     BrokerUnavailableError,
+    InvalidRequestError,
     OffsetOutOfRangeError,
     RaftlogError,
     UnknownPartitionError,
@@ -83,6 +86,27 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
     is_flag=True,
     help="Read from any replica, if the leader is unavailable or to reduce its load.",
 )
+@click.option(
+    "--to",
+    "directory",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the records to files in this directory, from where they end; see above.",
+)
+@click.option(
+    "--rotate-size",
+    metavar="SIZE",
+    default="64MiB",
+    show_default=True,
+    callback=options.parsed(options.size_in_bytes),
+    help="With --to: maximum size of a file, unless one record is larger.",
+)
+@click.option(
+    "--rotate-seconds",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --to: maximum time from the first record of a file to its completion.",
+)
 @options.as_json
 @options.bootstrap
 def tail(
@@ -95,6 +119,9 @@ def tail(
     formatter: Formatter | None,
     pattern: re.Pattern[bytes] | None,
     any_replica: bool,
+    directory: Path | None,
+    rotate_size: int,
+    rotate_seconds: float | None,
     as_json: bool,
     bootstrap: str,
 ) -> None:
@@ -110,6 +137,11 @@ def tail(
     group as a member; with -p, it reads only that partition. -o then applies only to partitions
     without a committed offset: earliest (default) or latest.
 
+    With --to it writes files TOPIC-PARTITION-FIRST-LAST.log (.jsonl with --json), named by the
+    offsets of their records. A file is complete when it has this name; before, it ends in .part.
+    The next run continues after the last complete file, and -o (default: earliest) applies only to
+    partitions without one. So each record is in one complete file, also after a crash.
+
     \b
     OFFSETS:  earliest  latest  N  -N (N before the end)  +N (N after the beginning)
               @TIME  @TIME1:TIME2  N1:N2 (the second is not included)
@@ -121,19 +153,49 @@ def tail(
     \b
     Example:
       raftlog tail clicks -p 0 -o @-2h -n 100 --format '%p:%o %k %v' --grep /cart
+      raftlog tail clicks -f --to archive --json --rotate-size 1GiB --rotate-seconds 3600
     """
     if follow and offsets is not None and offsets.stop is not None:
         raise click.UsageError("-f cannot be combined with a range, which has an end")
     if as_json and formatter is not None:
         raise click.UsageError("--json cannot be combined with --format")
+    if directory is not None and group is not None:
+        raise click.UsageError("--to cannot be combined with --group: the files have the offsets")
     write = format_json if as_json else formatter or format_values
+    if directory is not None and offsets is None:
+        offsets = Offsets(EARLIEST)
+    files = None
+    if directory is not None:
+        ending = ".jsonl" if as_json else ".log"
+        files = RecordFiles(
+            directory, topic, ending, bytes_max=rotate_size, seconds_max=rotate_seconds
+        )
+    printing = {"write": write, "pattern": pattern, "count": count}
+    reading: dict[str, Any] = {"follow": follow, "group": group, "any_replica": any_replica}
+    copy_records(bootstrap, topic, partition, offsets, files, printing, **reading)
+
+
+def copy_records(
+    bootstrap: str,
+    topic: str,
+    partition: int | None,
+    offsets: Offsets | None,
+    files: RecordFiles | None,
+    printing: dict[str, Any],
+    *,
+    follow: bool,
+    group: str | None,
+    any_replica: bool,
+) -> None:
+    """Print the records, or write them to ``files``. ``printing``: for ``copy_spans``."""
     # Retention may delete the next record: continue with the first remaining one.
     reset = "earliest" if group is None else _group_reset(group, offsets)
     last = 0
     if offsets is None and group is None:
+        count = printing["count"]
         last = 0 if follow else COUNT_DEFAULT if count is None else count
         offsets = Offsets(LATEST if follow else Bound(From.END, last))
-        count = count if follow else None
+        printing["count"] = count if follow else None
     interrupt: KeyboardInterrupt | None = None
     with Consumer(
         bootstrap,
@@ -142,7 +204,6 @@ def tail(
         read_from="replica" if any_replica else "leader",
     ) as consumer:
         partitions = partitions_of(consumer, topic, partition)
-        printing: dict[str, Any] = {"write": write, "pattern": pattern, "count": count}
         if group is not None:
             printing |= {"is_member": partition is None, "follow": follow}
             interrupt = copy_as_member(consumer, topic, partitions, **printing)
@@ -150,8 +211,16 @@ def tail(
             assert offsets is not None, "set to a default above"
             spans = plan(consumer, partitions, offsets, follow=follow)
             if last:
-                spans = with_last(consumer, spans, last, pattern)
-            copy_spans(consumer, spans, **printing)
+                spans = with_last(consumer, spans, last, pattern=printing["pattern"])
+            if files is None:
+                copy_spans(consumer, spans, **printing)
+            else:
+                with files:
+                    spans = {
+                        tp: files.continued(tp, spans[tp], extent)
+                        for tp, extent in extents_of(consumer, partitions).items()
+                    }
+                    copy_spans(consumer, spans, files=files, **printing)
     if interrupt is not None:
         raise interrupt
 
@@ -197,15 +266,24 @@ def partitions_of(consumer: Consumer, topic: str, partition: int | None) -> list
     return [TopicPartition(topic, partition)]
 
 
+def extents_of(
+    consumer: Consumer, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Extent]:
+    """Return the current start and end offsets."""
+    begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    return {tp: Extent(begin[tp], end[tp]) for tp in partitions}
+
+
 def plan(
     consumer: Consumer, partitions: Sequence[TopicPartition], offsets: Offsets, *, follow: bool
 ) -> dict[TopicPartition, Span]:
     """Return the range to read of each partition, by its current start and end offsets."""
-    begin, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    extents = {tp: Extent(begin[tp], end[tp]) for tp in partitions}
+    extents = extents_of(consumer, partitions)
     starts = resolve_all(offsets.start, extents, consumer.offsets_for_times)
     _check_in_range(offsets.start, extents)
-    stops = resolve_all(offsets.stop, extents, consumer.offsets_for_times) if offsets.stop else end
+    stops = {tp: extent.end for tp, extent in extents.items()}
+    if offsets.stop:
+        stops = resolve_all(offsets.stop, extents, consumer.offsets_for_times)
     return {
         tp: Span(
             start=confine(starts[tp], extent),
@@ -328,8 +406,9 @@ def copy_spans(
     write: Formatter,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
+    files: RecordFiles | None = None,
 ) -> None:
-    """Print the records of ``spans``, at most ``count``."""
+    """Print the records of ``spans``, at most ``count``, or write them to ``files``."""
     left = {tp for tp, span in spans.items() if span.stop is None or span.start < span.stop}
     consumer.assign(sorted(left))
     for tp in left:
@@ -338,7 +417,9 @@ def copy_spans(
     while left and count != 0:
         records = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
         chosen = [record for record in records if _wanted(record, spans, pattern)][:count]
-        if chosen:
+        if files is not None:
+            files.write(chosen, write)
+        elif chosen:
             output.write_bytes(b"".join(map(write, chosen)))
         if count is not None:
             count -= len(chosen)
@@ -367,6 +448,137 @@ def _wanted(
     return (stop is None or record.offset < stop) and (
         pattern is None or pattern.search(record.value or b"") is not None
     )
+
+
+# -- files of records ------------------------------------------------------------------------------
+
+
+PART: Final = ".part"  # ending of a file that is not complete
+
+
+@dataclass
+class RecordFile:
+    """The file that is being written of one partition. Offsets are those of its records."""
+
+    file: BinaryIO
+    path: Path
+    opened_s: float
+    last: Offset
+    size: int = 0
+
+
+class RecordFiles:
+    """Files of the records of one topic in a directory. A context manager.
+
+    The name of a complete file has the offsets of its first and last record: the names are the
+    position from which the next run continues. A file that is not complete is deleted by the next
+    run, which reads its records again. ``monotonic``: returns seconds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        ending: str,
+        *,
+        bytes_max: int,
+        seconds_max: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory, self._topic, self._ending = directory, topic, ending
+        self._bytes_max, self._seconds_max = bytes_max, seconds_max
+        self._monotonic = monotonic
+        self._open: dict[int, RecordFile] = {}
+        self._ends: dict[int, Offset] = {}  # of the complete files, by partition
+        self._is_whole = True  # the files end with a complete record
+
+    def __enter__(self) -> RecordFiles:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = OsDisk(pooled_files_max=1).lock(
+                str(self._directory / f".{self._topic}.lock")
+            )
+        except BlockingIOError:
+            raise InvalidRequestError(
+                f"{self._directory}: another `raftlog tail --to` writes the records of "
+                f"{self._topic} to this directory. Use another directory"
+            ) from None
+        name = rf"{re.escape(self._topic)}-(\d+)-\d{{20}}(?:-(\d{{20}})\.\w+|\{PART})"
+        for path in self._directory.iterdir():
+            found = re.fullmatch(name, path.name)
+            if found is not None and found[2] is None:
+                path.unlink()
+            elif found is not None:
+                number = int(found[1])
+                self._ends[number] = max(self._ends.get(number, 0), int(found[2]) + 1)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number in list(self._open):
+            if self._is_whole:
+                self._complete(number)
+        for each in self._open.values():
+            each.file.close()
+        self._lock.release()
+
+    def continued(self, tp: TopicPartition, span: Span, extent: Extent) -> Span:
+        """Return ``span`` from where the files of the partition end. ``extent``: of its log.
+
+        Raises ``InvalidRequestError`` if the files have later records than the log.
+        """
+        start = self._ends.get(tp.partition)
+        if start is None:
+            return span
+        if start > extent.end:
+            raise InvalidRequestError(
+                f"{self._directory} has records of {tp} up to offset {start - 1}, and the log ends "
+                f"at {extent.end}: the topic was created again, or is in another cluster. Use "
+                "another directory"
+            )
+        if start < extent.beginning:
+            output.note(
+                f"raftlog: {tp}: offsets {start} to {extent.beginning - 1} were deleted before "
+                "they were written to a file"
+            )
+        return Span(max(start, extent.beginning), span.stop)
+
+    def write(self, records: Sequence[ConsumerRecord], to_bytes: Formatter) -> None:
+        """Append records, each to the file of its partition. Completes the files that are due."""
+        with HeldInterrupt() as held:
+            self._is_whole = False
+            for record in records:
+                self._append(record, to_bytes(record))
+            for each in self._open.values():
+                each.file.flush()
+            self._is_whole = True
+            if self._seconds_max is not None:
+                due_s = self._monotonic() - self._seconds_max
+                for number in [n for n, each in self._open.items() if each.opened_s <= due_s]:
+                    self._complete(number)
+        if held.has_come is not None:
+            raise held.has_come
+
+    def _append(self, record: ConsumerRecord, line: bytes) -> None:
+        current = self._open.get(record.partition)
+        if current is not None and current.size + len(line) > self._bytes_max:
+            self._complete(record.partition)
+            current = None
+        if current is None:
+            path = self._directory / f"{self._topic}-{record.partition}-{record.offset:020}{PART}"
+            current = RecordFile(path.open("wb"), path, self._monotonic(), record.offset)
+            self._open[record.partition] = current
+        current.file.write(line)
+        current.size += len(line)
+        current.last = record.offset
+
+    def _complete(self, partition: int) -> None:
+        """Make the file durable, then give it its final name."""
+        done = self._open.pop(partition)
+        with done.file:
+            done.file.flush()
+            os.fsync(done.file.fileno())
+        done.path.rename(done.path.with_name(f"{done.path.stem}-{done.last:020}{self._ending}"))
+        OsDisk(pooled_files_max=1).sync_dir(str(self._directory))
 
 
 # -- as a member of a group ------------------------------------------------------------------------

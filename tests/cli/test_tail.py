@@ -7,18 +7,21 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.errors import BrokerUnavailableError
+from raftlog.errors import BrokerUnavailableError, InvalidRequestError
 from raftlog.testing.cluster import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_cli import output
 from raftlog_cli import tail as tail_module
+from raftlog_cli.options import Extent
 from raftlog_cli.output import format_values
-from raftlog_cli.tail import Span
+from raftlog_cli.tail import RecordFiles, Span
 from tests.cli.conftest import Raftlog
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -595,3 +598,79 @@ def test_other_places_to_begin_are_wrong_usage(raftlog: Raftlog, offsets: str) -
     ran = raftlog("tail", "t", "--group", "g", "-o", offsets, "--bootstrap", "127.0.0.1:1")
     assert ran.status == 2
     assert "raftlog group reset g --to" in ran.err
+
+
+# -- files of records ------------------------------------------------------------------------------
+
+
+def record_of(value: bytes, offset: int) -> ConsumerRecord:
+    return ConsumerRecord("t", 0, offset, None, value, (), 0, 0)
+
+
+def files_in(directory: Path, topic: str = "t", **settings: Any) -> RecordFiles:
+    return RecordFiles(directory, topic, ".log", **{"bytes_max": 100} | settings)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name.replace("0" * 17, "~") for path in directory.glob("t-*"))
+
+
+def test_files_are_rotated_by_size_and_by_time(tmp_path: Path) -> None:
+    now_s = 0.0
+    with files_in(tmp_path, bytes_max=10, seconds_max=5, monotonic=lambda: now_s) as files:
+        files.write([record_of(b"1234", offset) for offset in range(3)], format_values)
+        assert names(tmp_path) == ["t-0-~000-~001.log", "t-0-~002.part"]
+        now_s = 5.0
+        files.write([], format_values)
+        assert names(tmp_path)[1:] == ["t-0-~002-~002.log"]
+        files.write([record_of(b"longer than a file", 7)], format_values)
+    assert names(tmp_path)[2:] == ["t-0-~007-~007.log"]
+
+
+def test_the_names_of_complete_files_are_the_position(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with files_in(tmp_path) as files:
+        files.write([record_of(b"a", 3), record_of(b"b", 5)], format_values)
+    crashed = tmp_path / f"t-0-{6:020}.part"
+    crashed.write_bytes(b"c\nhalf")
+    with files_in(tmp_path) as files:
+        assert not crashed.exists()
+        zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+        span = Span(0, None)
+        assert files.continued(zero, span, Extent(0, 9)) == Span(6, None)
+        assert files.continued(one, span, Extent(0, 9)) == span
+        assert files.continued(zero, span, Extent(8, 9)) == Span(8, None)
+        assert "offsets 6 to 7 were deleted" in capsys.readouterr().err
+        with pytest.raises(InvalidRequestError, match="up to offset 5, and the log ends at 2"):
+            files.continued(zero, span, Extent(0, 2))
+        with pytest.raises(InvalidRequestError, match="another `raftlog tail"), files_in(tmp_path):
+            pass
+
+
+def test_a_file_that_could_not_be_written_is_not_completed(tmp_path: Path) -> None:
+    def fail(record: ConsumerRecord) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    with suppress(OSError), files_in(tmp_path) as files:
+        files.write([record_of(b"a", 0)], format_values)
+        files.write([record_of(b"b", 1)], fail)
+    assert names(tmp_path) == ["t-0-~000.part"]
+
+
+@pytest.mark.integration
+def test_the_next_run_writes_the_records_after_the_files(
+    raftlog: Raftlog, numbers: str, tmp_path: Path
+) -> None:
+    to = ["tail", numbers, "--to", tmp_path / "archive"]
+    assert raftlog(*to, "-n", 7, "-p", 0).status == 0
+    ran = raftlog(*to, "--rotate-size", "10B")
+    assert (ran.status, ran.out) == (0, b"")
+    files = sorted((tmp_path / "archive").glob("*.log"))
+    assert [int(line) for file in files for line in file.read_bytes().split()] == [
+        *range(20),
+        *range(100, 103),
+    ]
+    assert raftlog(*to).status == 0
+    assert sorted((tmp_path / "archive").glob("*.log")) == files
+    assert raftlog(*to, "--group", "g").status == 2
