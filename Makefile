@@ -24,7 +24,7 @@ define install
 	fi
 endef
 
-.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench bench-peers profile figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz docs clean
+.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench bench-peers profile figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz pipelines docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -100,6 +100,10 @@ kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for broke
 
 handshake-fuzz: $(VENV)/.dev ## a million damaged handshakes; ARGS="--inputs 10000 --seed 2" (a minute)
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
+
+pipelines: $(VENV)/.dev ## the examples of docs/how-to/coming-from.md, with their output compared (6 minutes)
+	$(call install,[$(EXTRAS)$(COMMA)pipelines],a minute,5 minutes)
+	$(BIN)/python -m tests.pipelines.run $(ARGS)
 
 docs: $(VENV)/.dev ## regenerate the reference pages, build the manual into docs/_build/html
 	$(BIN)/python docs/generate.py
