@@ -30,6 +30,7 @@ from raftlog.record.codec import (
     first_row,
     no_timestamps,
     open_batch,
+    open_header,
     timestamps_of,
 )
 from raftlog.record.compression import Codec
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 from raftlog.record.key_hash import KAFKA_SEED, POSITIVE
 
+# Columns whose values are in the header of a batch without gaps between its offsets.
+_IN_HEADERS: Final = frozenset({"topic", "partition", "offset", "leader_epoch", "timestamp_type"})
 TIMESTAMP_TYPE: Final = "timestamp_type"  # a column that is built only if it is named
 
 _ARROW_OFFSET_MAX: Final = (1 << 31) - 1  # Arrow's binary, string and list count in 32 bits
@@ -79,13 +82,16 @@ def decode_arrow(
 
     ``headers`` is null for a record without headers. Raises ``InvalidRequestError`` if a column
     exceeds the 2 GiB of one Arrow array, and for unknown columns.
+
+    If all columns are in the headers of batches, payloads are not decompressed.
     """
     schema = arrow_schema() if columns is None else schema_of(columns)
     built = [(field, _BUILDERS[field.name](topic, partition)) for field in schema]
     adders = [builder.add for _, builder in built if not isinstance(builder, _Constant)]
+    open_one = open_header if _IN_HEADERS.issuperset(schema.names) else open_batch
     count = 0
     for batch in batches:
-        header, payload = open_batch(batch, check_crc=check_crc)
+        header, payload = open_one(batch, check_crc=check_crc)
         start, stop = first_row(header, payload, from_offset), header.record_count
         if to_offset is not None:
             stop = first_row(header, payload, to_offset)

@@ -25,6 +25,7 @@ from raftlog.record import payload as columns
 from raftlog.record.batch import COLUMNS, HEADER_BYTES, BatchBody, BatchHeader, check, check_length
 from raftlog.record.compression import Codec, decompress
 from raftlog.record.payload import (
+    NO_COLUMNS,
     NULL_COLUMN,
     U32_BYTES,
     U64_BYTES,
@@ -69,6 +70,17 @@ def open_batch(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]
     except CorruptBatchError as error:
         raise CorruptBatchError(f"base offset {header.base_offset}: {error}") from error
     return header, columns.read(body, header)
+
+
+def open_header(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload]:
+    """Return the header of one batch; its columns only if its offsets have gaps, else empty ones.
+
+    Raises ``CorruptBatchError``.
+    """
+    header = check(batch) if check_crc else check_length(batch)
+    if header.record_count != header.last_offset_delta + 1:
+        return open_batch(batch, check_crc=False)
+    return header, NO_COLUMNS
 
 
 def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:

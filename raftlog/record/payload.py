@@ -81,6 +81,8 @@ class Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fa
     headers: HeaderColumns | None
 
 
+_EMPTY: Final = memoryview(b"")
+NO_COLUMNS: Final = Payload(0, _EMPTY, None, None, _EMPTY, None, None, _EMPTY, None, None)
 _decoder: Final = msgspec.msgpack.Decoder(Payload)
 
 

@@ -10,7 +10,7 @@ a message: it is used, rejected, or mentioned in ``notices``, which the caller l
     startingOffsets, -Timestamp, -ByTimestamp   not latest         used (first run)   refused
     endingOffsets, -Timestamp, -ByTimestamp     not earliest       refused, as Kafka  refused
     startingOffsetsByTimestampStrategy          used               used               refused
-    includeHeaders, columns                     used               used               refused
+    includeHeaders, columns, value, onError     used               used               refused
     minPartitions, maxRecordsPerPartition       used               used               refused
     max-, minOffsetsPerTrigger,                 noted              used               refused
       maxBytesPerTrigger, maxTriggerDelay
@@ -752,6 +752,8 @@ RETRIES_MAX: Final = 1_000
 RETRY_INTERVAL_MS_DEFAULT: Final = 100
 RETRY_INTERVAL_MS_MAX: Final = 600_000
 TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60_000
+VALUES: Final = ("raw", "json")
+ON_ERROR: Final = ("raise", "null")
 TRIGGER_BYTES_MAX: Final = 1 << 62
 IDEMPOTENCE_ID_CHARS_MAX: Final = 200
 
@@ -780,6 +782,8 @@ class SourceOptions:
     timestamp_strategy: TimestampStrategy
     include_headers: bool
     columns: tuple[str, ...] | None
+    json: bool  # the value is JSON, whose fields are columns
+    null_on_error: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
@@ -820,6 +824,8 @@ class SourceOptions:
             timestamp_strategy=parse_strategy(texts),
             include_headers=texts.flag("includeHeaders", False),
             columns=_columns(texts),
+            json=_is_json(texts),
+            null_on_error=choice("onError", texts.short("onError") or "raise", ON_ERROR) == "null",
             min_partitions=texts.integer("minPartitions", 1, TASKS_MAX),
             max_records_per_partition=texts.integer("maxRecordsPerPartition", 1, limits.OFFSET_MAX),
             **_trigger_limits(texts),
@@ -956,6 +962,18 @@ def _columns(texts: Texts) -> tuple[str, ...] | None:
     return names
 
 
+def _is_json(texts: Texts) -> bool:
+    is_json = choice("value", texts.short("value") or "raw", VALUES) == "json"
+    if is_json and texts.short("columns") is not None:
+        raise InvalidRequestError(
+            "option columns cannot be combined with value=json: the columns are those of the "
+            'schema, as in .schema("offset long, page string, ms int")'
+        )
+    if not is_json and (texts.short("onError") or "raise").lower() != "raise":
+        raise InvalidRequestError("option onError is for value=json. Leave it out, or set value")
+    return is_json
+
+
 def _group(texts: Texts) -> str | None:
     group = texts.short("groupId")
     if group is None:
@@ -1036,6 +1054,8 @@ SOURCE_OPTIONS: Final = (
     "startingOffsetsByTimestampStrategy",
     "includeHeaders",
     "columns",
+    "value",
+    "onError",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",

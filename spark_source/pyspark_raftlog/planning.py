@@ -16,6 +16,8 @@ from pyspark_raftlog.offsets import StreamOffset
 from raftlog.errors import InvalidRequestError, RefusedError
 from raftlog.types import Offset, TopicPartition
 
+TASKS_GATHERED: Final = 32  # tasks of a plan at least, before small pieces share one
+TASK_OFFSETS: Final = 100_000  # of the small pieces that share a task
 TASKS_MAX: Final = 100_000  # pieces of one plan; Spark keeps each in the driver's memory
 NO_OFFSET: Final = -1
 
@@ -76,6 +78,28 @@ def split(
     return [
         piece for whole, count in zip(kept, counts, strict=True) for piece in _cut(whole, count)
     ]
+
+
+def gather(pieces: Sequence[PartitionRange]) -> list[PartitionRange | tuple[PartitionRange, ...]]:
+    """Return what each task reads: one piece, or several small ones, in the order of ``pieces``.
+
+    A task costs Spark about as much as reading 100,000 records, so up to so many offsets are one
+    task, if ``TASKS_GATHERED`` tasks or more remain.
+    """
+    if len(pieces) <= TASKS_GATHERED:
+        return list(pieces)
+    most = min(TASK_OFFSETS, sum(piece.size for piece in pieces) // TASKS_GATHERED)
+    found: list[PartitionRange | tuple[PartitionRange, ...]] = []
+    gathered: list[PartitionRange] = []
+    size = 0
+    for piece in pieces:
+        if gathered and size + piece.size > most:
+            found.append(gathered[0] if len(gathered) == 1 else tuple(gathered))
+            gathered, size = [], 0
+        gathered.append(piece)
+        size += piece.size
+    found.append(gathered[0] if len(gathered) == 1 else tuple(gathered))
+    return found
 
 
 def _raise_to(wanted: int, counts: list[int], sizes: list[int]) -> None:

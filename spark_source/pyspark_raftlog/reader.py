@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -53,14 +54,17 @@ from pyspark_raftlog.planning import (
     View,
     damaged,
     error_of,
+    gather,
     judge,
     split,
 )
-from pyspark_raftlog.schema import arrow_columns, arrow_schema
+from pyspark_raftlog.schema import arrow_columns, arrow_schema, is_record_column, json_field
 from raftlog import limits
+from raftlog.client.scan_values import BadValueError, JsonDecoder
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
+    DeserializationError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RaftlogError,
@@ -101,6 +105,7 @@ class ReadSettings:
     bytes_max: int
     timeout_ms: int
     fail_on_data_loss: bool
+    null_on_error: bool = False
 
 
 def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
@@ -112,26 +117,25 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
         options.batch_max_bytes,
         options.fetch_timeout_ms,
         options.fail_on_data_loss,
+        options.null_on_error,
     )
 
 
 def read_partition(partition: InputPartition, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Read the ``PartitionRange`` in ``partition``. Spark also creates partitions without one.
+    """Read the ranges in ``partition``, of ``gather``. Spark also creates partitions without one.
 
     Raises ``DataLossError``, and the errors of the range reader.
     """
     wanted = partition.value
-    return iter(()) if wanted is None else _read(wanted, settings)
+    if wanted is None:
+        return iter(())
+    ranges = wanted if isinstance(wanted, tuple) else (wanted,)
+    return chain.from_iterable(_read(each, settings) for each in ranges)
 
 
 def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    columns, schema = arrow_columns(settings.schema), arrow_schema(settings.schema)
-    count = len(columns)
-    if "offset" not in columns:
-        columns.append("offset")  # needed to resume; not passed to Spark
-    where = columns.index("offset")
+    rows = Rows(wanted.topic_partition, settings)
+    columns, where = rows.columns, rows.columns.index("offset")
     left, tries = wanted, 0
     has_warned = False
     while left.size:
@@ -139,7 +143,7 @@ def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordB
             for batch in _batches(left, columns, settings):
                 left = replace(left, start=_last(batch.column(where)) + 1)
                 tries = 0
-                yield pa.RecordBatch.from_arrays(batch.columns[:count], schema=schema)
+                yield rows.of(batch)
             return
         except (*_GONE, *_DAMAGED) as error:
             tries += 1
@@ -151,6 +155,51 @@ def _read(wanted: PartitionRange, settings: ReadSettings) -> Iterator[pa.RecordB
             if loss is not None and not has_warned:
                 has_warned = True
                 logger.warning("%s", loss.warning())
+
+
+class Rows:
+    """Rows of a task, as Spark expects them. ``columns``: what is read of the records."""
+
+    def __init__(self, tp: TopicPartition, settings: ReadSettings) -> None:
+        import pyarrow as pa
+
+        self._tp = tp
+        self._schema = arrow_schema(settings.schema)
+        self.columns = arrow_columns(settings.schema)
+        self._count = len(self.columns)
+        fields = [field for field in self._schema if not is_record_column(field.name)]
+        self._decoder: JsonDecoder | None = None
+        if fields:
+            named = [field.with_name(json_field(field.name)) for field in fields]
+            self._decoder = JsonDecoder(pa.schema(named), null_on_error=settings.null_on_error)
+            if "value" not in self.columns:
+                self.columns.append("value")
+        if "offset" not in self.columns:
+            self.columns.append("offset")  # needed to resume; not passed to Spark
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch of ``columns``. Raises ``DeserializationError``."""
+        import pyarrow as pa
+
+        arrays = batch.columns[: self._count]
+        if self._decoder is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        try:
+            decoded = iter(self._decoder.decode(batch.column(self.columns.index("value"))))
+        except BadValueError as error:
+            offset = batch.column(self.columns.index("offset"))[error.row]
+            raise DeserializationError(
+                f"{self._tp}: the value at offset {offset} is not a JSON object of the types of "
+                f"the schema: {error}. Set the option onError=null to read such values as null"
+            ) from None
+        taken = iter(arrays)
+        return pa.RecordBatch.from_arrays(
+            [
+                next(taken) if is_record_column(field.name) else next(decoded).cast(field.type)
+                for field in self._schema
+            ],
+            schema=self._schema,
+        )
 
 
 def _batches(
@@ -367,6 +416,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
+        if self._options.min_partitions is None:
+            return [InputPartition(each) for each in gather(pieces)]
         return [InputPartition(piece) for piece in pieces]
 
     def _left_of(self, catalog: Catalog, ranges: list[PartitionRange]) -> list[PartitionRange]:
@@ -436,6 +487,8 @@ class BatchReader(DataSourceReader):
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
+        if options.min_partitions is None:
+            return [InputPartition(each) for each in gather(pieces)]
         return [InputPartition(piece) for piece in pieces]
 
     def _ranges(self, catalog: Catalog) -> list[PartitionRange]:

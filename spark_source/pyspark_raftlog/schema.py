@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -65,11 +70,14 @@ def read_schema(
     return StructType(chosen)
 
 
-def check_schema(schema: StructType, columns: Sequence[str] | None = None) -> StructType:
+def check_schema(
+    schema: StructType, columns: Sequence[str] | None = None, *, json: bool = False
+) -> StructType:
     """Return ``schema`` if it is a subset of the columns, in any order.
 
     A column that never has nulls may be declared ``not null``. ``columns``: the value of the
-    option, which must be equal. Raises ``InvalidRequestError``.
+    option, which must be equal. With ``json``, all other columns are fields of the JSON values.
+    Raises ``InvalidRequestError``.
     """
     if columns is not None and _folded(columns) != _folded(schema.fieldNames()):
         raise InvalidRequestError(
@@ -79,6 +87,14 @@ def check_schema(schema: StructType, columns: Sequence[str] | None = None) -> St
     if not schema.fields:
         raise InvalidRequestError(f"the schema names no column: name some of {_known()}")
     for field in schema:
+        if json and not is_record_column(field.name):
+            _check_json(field.name, field.dataType)
+            if not field.nullable:
+                raise InvalidRequestError(
+                    f"the schema declares column {field.name!r} as not null: a field may be "
+                    "missing in a value. Leave `not null` out"
+                )
+            continue
         known = _field(field.name, "the schema")
         if field.dataType != known.dataType:
             raise InvalidRequestError(
@@ -93,6 +109,54 @@ def check_schema(schema: StructType, columns: Sequence[str] | None = None) -> St
             )
     _check_distinct(schema.fieldNames(), "the schema")
     return schema
+
+
+def check_no_json(json: bool) -> None:
+    """Raise ``InvalidRequestError`` if JSON values are to be columns and there is no schema."""
+    if json:
+        raise InvalidRequestError(
+            "value=json needs a schema with the fields of the values, and with the columns of the "
+            'records that are needed: .schema("offset long, page string, ms int")'
+        )
+
+
+_JSON_TYPES: Final = (
+    StringType,
+    BooleanType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+)
+_JSON_PREFIX: Final = "value_"  # of a JSON field that has the name of a column
+
+
+def is_record_column(name: str) -> bool:
+    """Return whether this is a column of records, and not a field of JSON values."""
+    return name.lower() in _FIELDS
+
+
+def json_field(name: str) -> str:
+    """Return the JSON field of a column: ``value_offset`` is the field ``offset``."""
+    bare = name.removeprefix(_JSON_PREFIX)
+    return bare if is_record_column(bare) else name
+
+
+def _check_json(name: str, data_type: DataType) -> None:
+    """Raise ``InvalidRequestError`` for a type that JSON does not have."""
+    if isinstance(data_type, ArrayType):
+        _check_json(name, data_type.elementType)
+    elif isinstance(data_type, StructType):
+        for field in data_type:
+            _check_json(f"{name}.{field.name}", field.dataType)
+    elif not isinstance(data_type, _JSON_TYPES):
+        raise InvalidRequestError(
+            f"the schema declares the JSON field {name!r} as {data_type.simpleString()}: with "
+            "value=json the types are string, boolean, short, int, long, float, double, and "
+            "arrays and structs of them. Declare it as string, and cast it afterwards: "
+            f'df.selectExpr("cast({name} as {data_type.simpleString()})")'
+        )
 
 
 def _field(name: str, where: str) -> StructField:
@@ -135,8 +199,8 @@ def check_arrow() -> None:
 
 
 def arrow_columns(schema: StructType) -> list[str]:
-    """Names of the columns of ``schema`` in ``decode_arrow``, in order."""
-    names = (_FIELDS[field.name.lower()].name for field in schema)
+    """Names in ``decode_arrow`` of the columns of ``schema`` that records have, in order."""
+    names = (_FIELDS[f.name.lower()].name for f in schema if is_record_column(f.name))
     return [_ARROW_NAMES.get(name, name) for name in names]
 
 

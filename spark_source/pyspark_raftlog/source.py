@@ -56,7 +56,7 @@ class RaftlogDataSource(DataSource):
         place of options: a table has all columns except ``headers``.
         """
         from pyspark_raftlog.options import SourceOptions, check_table
-        from pyspark_raftlog.schema import check_arrow, read_schema
+        from pyspark_raftlog.schema import check_arrow, check_no_json, read_schema
         from raftlog.errors import InvalidRequestError
 
         check_arrow()
@@ -70,8 +70,10 @@ class RaftlogDataSource(DataSource):
             # Spark does not report whether this is a batch or a stream; their bounds differ.
             with suppress(InvalidRequestError):
                 options = SourceOptions.parse(self.options, streaming=True)
+                check_no_json(options.json)
                 return read_schema(options.columns, include_headers=options.include_headers)
             raise
+        check_no_json(options.json)
         return read_schema(options.columns, include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -83,7 +85,7 @@ class RaftlogDataSource(DataSource):
         self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=False)
         _warn(options.notices)
-        check_schema(schema, options.columns)
+        check_schema(schema, options.columns, json=options.json)
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -94,7 +96,7 @@ class RaftlogDataSource(DataSource):
         check_arrow()
         self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=True)
-        return StreamReader(options, check_schema(schema, options.columns))
+        return StreamReader(options, check_schema(schema, options.columns, json=options.json))
 
     def _check_secrets(self) -> None:
         """Refuse secrets in the options of a table: a view stores them in its text.

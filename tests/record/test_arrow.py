@@ -12,7 +12,14 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, InvalidRequestError, UnsupportedFeatureError
-from raftlog.record import arrow, arrow_schema, decode_arrow, decode_records
+from raftlog.record import (
+    HEADER_BYTES,
+    Codec,
+    arrow,
+    arrow_schema,
+    decode_arrow,
+    decode_records,
+)
 from raftlog.types import ConsumerRecord
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
 from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
@@ -144,6 +151,16 @@ def test_a_column_that_is_not_asked_for_is_not_built(monkeypatch: pytest.MonkeyP
     assert arrow_of([big, big], columns=["key", "partition"]).num_rows == 2
     with pytest.raises(InvalidRequestError, match="values of 120 together"):
         arrow_of([big, big], columns=["value"])
+
+
+def test_what_headers_have_is_read_without_the_payload() -> None:
+    whole = batch_of(VALUES * 200, timestamps_ms=NOW_MS, codec=Codec.ZSTD)
+    damaged = whole[:HEADER_BYTES] + bytes(len(whole) - HEADER_BYTES)
+    asked: dict[str, Any] = {"topic": "t", "partition": 0, "check_crc": False}
+    table = decode_arrow([damaged], **asked, columns=["offset", "partition"], from_offset=3)
+    assert table.column("offset").to_pylist() == list(range(3, len(VALUES) * 200))
+    with pytest.raises(CorruptBatchError):
+        decode_arrow([damaged], **asked, columns=["offset", "value"])
 
 
 def test_no_batches_give_no_rows_in_the_same_schema() -> None:

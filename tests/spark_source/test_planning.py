@@ -13,6 +13,8 @@ from pyspark.serializers import CloudPickleSerializer
 
 from pyspark_raftlog.planning import (
     NO_OFFSET,
+    TASK_OFFSETS,
+    TASKS_GATHERED,
     TASKS_MAX,
     DataLossError,
     LossKind,
@@ -21,6 +23,7 @@ from pyspark_raftlog.planning import (
     backlog,
     bytes_per_record_of,
     damaged,
+    gather,
     is_enough,
     judge,
     judge_position,
@@ -111,6 +114,24 @@ def test_more_pieces_go_where_more_records_are(
     pieces = split(wanted, min_partitions=min_partitions)
     found = [sum(piece.partition == index for piece in pieces) for index in range(len(sizes))]
     assert found == counts
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks"),
+    [
+        ([], []),
+        ([1] * TASKS_GATHERED, [1] * TASKS_GATHERED),  # each piece has a task
+        ([1] * (3 * TASKS_GATHERED), [3] * TASKS_GATHERED),
+        ([TASK_OFFSETS] * 40, [1] * 40),  # large ones, too
+        ([TASK_OFFSETS // 2] * 128, [2] * 64),
+        ([5_000_000, *[1] * 40, 5_000_000], [1, 40, 1]),
+    ],
+)
+def test_small_pieces_share_a_task(sizes: list[int], tasks: list[int]) -> None:
+    pieces = [clicks(0, size, number) for number, size in enumerate(sizes)]
+    found = [each if isinstance(each, tuple) else (each,) for each in gather(pieces)]
+    assert [piece for each in found for piece in each] == pieces
+    assert [len(each) for each in found] == tasks
 
 
 def test_both_limits_at_once() -> None:

@@ -95,6 +95,22 @@ def test_schemas_that_are_refused(given: StructType, message: str) -> None:
         check_schema(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (schema(("at", TimestampNTZType())), r"JSON field 'at' as timestamp_ntz.*cast\(at as time"),
+        (schema(("m", MapType(StringType(), BinaryType()))), "JSON field 'm' as map<"),
+        (schema(("a", StructType([StructField("b", BinaryType())]))), r"JSON field 'a\.b' as bina"),
+        (schema(("page", StringType()), nullable=False), "a field may be missing"),
+        (schema(("offset", StringType())), "column 'offset' as string: it is bigint"),
+        (schema(("a", LongType()), ("A", LongType())), "column 'a' twice"),
+    ],
+)
+def test_schemas_of_json_that_are_refused(given: StructType, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        check_schema(given, json=True)
+
+
 def test_the_advice_for_a_wrong_type_is_a_cast() -> None:
     with pytest.raises(InvalidRequestError, match=r'df.selectExpr\("cast\(value as string\)"\)'):
         check_schema(schema(("VALUE", StringType())))

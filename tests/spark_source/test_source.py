@@ -304,6 +304,14 @@ def test_tables_in_sql_take_their_options_where_they_are_used(
     frame = spark.createDataFrame([("v",)], "value string").write.format("raftlog")
     frame.options(**{"bootstrap.servers": brokers.bootstrap, "topic": name}).saveAsTable("saved")
     assert spark.sql("SELECT count(*) FROM clicks").collect()[0][0] == 3
+    spark.sql("CREATE TABLE fields (page string, offset long) USING raftlog")
+    spark.sql(
+        f"INSERT INTO sink WITH ({address}, 'topic'='{name}') VALUES ('', '{{\"page\": \"/\"}}')"
+    )
+    json = where.replace(")", ", 'value'='json', 'onError'='null')")
+    pages = spark.sql(f"SELECT page FROM fields {json} WHERE page IS NOT NULL AND offset >= 0")
+    assert [tuple(row) for row in pages.collect()] == [("/",)]
+    spark.sql("DROP TABLE fields")
     given = f"OPTIONS ('bootstrap.servers' '{brokers.bootstrap}', subscribe '{name}')"
     for statement, told in (
         (f"CREATE TABLE t USING raftlog {given}", "option bootstrap.servers of CREATE TABLE would"),

@@ -10,18 +10,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
 
 from pyspark_raftlog import clients
 from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.clients import ClientPool, Connection
 from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange
-from pyspark_raftlog.reader import ReadSettings, read_partition, settings_of
-from pyspark_raftlog.schema import arrow_schema, read_schema
+from pyspark_raftlog.reader import ReadSettings, Rows, read_partition, settings_of
+from pyspark_raftlog.schema import arrow_schema, check_schema, read_schema
 from raftlog import TopicPartition
 from raftlog.errors import (
     CorruptBatchError,
     DamagedLogError,
+    DeserializationError,
     OffsetOutOfRangeError,
     RaftlogError,
     RequestTimedOutError,
@@ -101,6 +110,46 @@ def settings(*, fail: bool = True) -> ReadSettings:
         streaming=False,
     )
     return settings_of(options, SCHEMA)
+
+
+def json_rows(*values: bytes | None, schema: StructType, **given: str) -> list[dict[str, Any]]:
+    """What a task makes of these values at the offsets 5, 6 ..."""
+    options = SourceOptions.parse(
+        {"bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "value": "json", **given},
+        streaming=False,
+    )
+    rows = Rows(TopicPartition("t", 0), settings_of(options, check_schema(schema, json=True)))
+    columns = {"offset": list(range(5, 5 + len(values))), "value": list(values)}
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(columns[name], TYPES[name]) for name in rows.columns], names=rows.columns
+    )
+    return list(rows.of(batch).to_pylist())
+
+
+def test_fields_of_json_values_are_columns() -> None:
+    item = StructType().add("id", IntegerType()).add("tags", ArrayType(StringType()))
+    wanted = StructType().add("page", StringType()).add("offset", LongType())
+    wanted = wanted.add("value_offset", DoubleType())
+    assert json_rows(
+        b'{"page": "/", "offset": 1.5, "more": [], "item": {"id": 7, "tags": ["x"]}}',
+        None,
+        b"{}",
+        schema=wanted.add("item", item),
+    ) == [
+        {"page": "/", "offset": 5, "value_offset": 1.5, "item": {"id": 7, "tags": ["x"]}},
+        {"page": None, "offset": 6, "value_offset": None, "item": None},
+        {"page": None, "offset": 7, "value_offset": None, "item": None},
+    ]
+
+
+def test_a_value_that_does_not_match_is_named_or_null() -> None:
+    bad = (b'{"ms": 1}', b'{"ms": "x"}', b"{", b'{"ms": 4}')
+    wanted = StructType().add("ms", IntegerType())
+    with pytest.raises(DeserializationError, match=r"t:0: the value at offset 6 .*onError=null"):
+        json_rows(*bad, schema=wanted)
+    assert [row["ms"] for row in json_rows(*bad, schema=wanted, onError="null")] == [
+        1, None, None, 4
+    ]  # fmt: skip
 
 
 def values(wanted: PartitionRange = WANTED, *, fail: bool = True) -> list[int]:
@@ -220,3 +269,10 @@ def test_but_not_for_ever(log: FakeLog) -> None:
     log.errors = [(4, OffsetOutOfRangeError(f"behind {number}")) for number in range(9)]
     with pytest.raises(OffsetOutOfRangeError, match="behind 2"):
         values()
+
+
+def test_a_task_of_several_ranges_reads_them_in_turn(log: FakeLog) -> None:
+    task = InputPartition((replace(WANTED, end=3), replace(WANTED, start=8)))
+    batches = read_partition(task, settings())
+    found = [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+    assert found == [0, 1, 2, 8, 9]
