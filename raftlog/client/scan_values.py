@@ -229,8 +229,12 @@ def _parsed(values: pa.Array, data_type: pa.DataType | None) -> Any:
     if not len(values):
         return pa.nulls(0, data_type or pa.null())
     values = values.cast(pa.binary())
+    first, last = values.offset, values.offset + len(values)
+    ends = memoryview(values.buffers()[1]).cast("i")
+    blob = values.buffers()[2]  # None if all values are empty
+    octets = blob.slice(ends[first], ends[last] - ends[first]).to_pybytes() if blob else b""
     for octet in (b"\n", b"\r"):  # ends of lines; JSON allows them between tokens only
-        if pc.any(pc.match_substring(values, octet)).as_py():
+        if octet in octets:
             values = pc.replace_substring(values, octet, b" ")
     lines = pc.binary_join_element_wise(_PREFIX, values, _SUFFIX, b"")
     longest = pc.max(pc.binary_length(lines)).as_py()
@@ -238,7 +242,10 @@ def _parsed(values: pa.Array, data_type: pa.DataType | None) -> Any:
     assert lines.offset == 0, "the result of a computation is not a slice"
     table = pj.read_json(
         pa.BufferReader(data.slice(0, pc.sum(pc.binary_length(lines)).as_py())),
-        read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
+        read_options=pj.ReadOptions(
+            use_threads=len(octets) > _BLOCK_BYTES,  # else there is one block
+            block_size=max(_BLOCK_BYTES, longest + 1),
+        ),
         parse_options=pj.ParseOptions(
             explicit_schema=data_type and pa.schema([(_FIELD, data_type)]),
             unexpected_field_behavior="ignore" if data_type else "infer",

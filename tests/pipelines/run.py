@@ -91,6 +91,9 @@ ALL: Final = [
         (*SPARK_NEEDS, "psycopg", "postgres"),
         CRASHING,
     ),
+    Example(
+        "debezium.sh", "Change data: Debezium", (), ("java", "mvn", "psycopg", "postgres", "psql")
+    ),
     Example("redis_counts.py", "Druid: Redis", (), ("redis", "redis-server"), ((), ())),
     Example("iceberg_append.py", "Iceberg", (), ("pyiceberg",)),
 ]
@@ -98,7 +101,9 @@ LOADED: Final = {"requests": ("--key-separator", " "), "requests-twice": ()}  # 
 # What is needed: how it is installed.
 INSTALL: Final = {
     "java": "apt install openjdk-17-jre-headless",
+    "mvn": "apt install maven",
     "postgres": "apt install postgresql",
+    "psql": "apt install postgresql-client",
     "redis-server": "apt install redis",
 }
 PACKAGES: Final = "pip install -e '.[pipelines]'"
@@ -156,8 +161,7 @@ def postgres(directory: Path) -> Iterator[dict[str, str]]:
 
     programs = postgres_directory()
     assert programs is not None, "checked by missing()"
-    data, port = directory / "postgres", free_port()
-    data.mkdir()
+    data, port = Path(tempfile.mkdtemp(prefix="postgres-", dir=directory)), free_port()
     options: dict[str, object] = {}
     if os.geteuid() == 0:
         shutil.chown(data, "postgres", "postgres")
@@ -168,6 +172,7 @@ def postgres(directory: Path) -> Iterator[dict[str, str]]:
     )
     address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
     command = [programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", ""]
+    command += ["-c", "wal_level=logical"]
 
     def responds() -> bool:
         with suppress(psycopg.OperationalError), psycopg.connect(address):
@@ -176,7 +181,22 @@ def postgres(directory: Path) -> Iterator[dict[str, str]]:
 
     with process(command, directory / "postgres.log", **options):
         wait_until(responds, timeout_s=30)
-        yield {"DATABASE": address}
+        yield {"DATABASE": address, "PGPORT": str(port)}
+
+
+@contextmanager
+def debezium(directory: Path) -> Iterator[dict[str, str]]:
+    """PostgreSQL, and the JARs of Kafka Connect with Debezium, which Maven downloads once."""
+    jars = Path(sys.prefix) / "pipelines" / "connect"
+    pom = EXAMPLES / "debezium" / "pom.xml"
+    if not jars.is_dir() or jars.stat().st_mtime < pom.stat().st_mtime:
+        words = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *words], check=True)
+        os.utime(jars)
+    shutil.copytree(EXAMPLES / "debezium", directory / "debezium")
+    shutil.copy(EXAMPLES / "debezium_rows.py", directory)
+    with postgres(directory) as environ:
+        yield {**environ, "CONNECT": str(jars)}
 
 
 @contextmanager
@@ -205,6 +225,7 @@ def second_cluster(_directory: Path) -> Iterator[dict[str, str]]:
 
 
 SERVERS: Final = {
+    "debezium": debezium,
     "postgres_upsert": postgres,
     "redis_counts": redis_server,
     "mirror": second_cluster,
