@@ -101,7 +101,7 @@ kafka-fuzz: $(VENV)/.dev ## damaged Kafka requests for the decoder and for broke
 handshake-fuzz: $(VENV)/.dev ## a million damaged handshakes; ARGS="--inputs 10000 --seed 2" (a minute)
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
-pipelines: $(VENV)/.dev ## the examples of docs/how-to/coming-from.md, with their output compared (6 minutes)
+pipelines: $(VENV)/.dev ## the examples of docs/how-to/coming-from.md, with their output compared (10 minutes)
 	$(call install,[$(EXTRAS)$(COMMA)pipelines],a minute,5 minutes)
 	$(BIN)/python -m tests.pipelines.run $(ARGS)
 

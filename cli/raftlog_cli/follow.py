@@ -703,13 +703,14 @@ class Agent:
         ``connect``: returns the producer of a name and an epoch. Retries while brokers are
         unavailable. Raises all other errors of the producer, and ``InvalidRequestError``.
         """
-        is_over = False
+        is_over, noted = False, ""
         while not is_over:
             try:
                 with connect(self._state.name, self._state.epoch) as producer:
                     is_over = self._send_rounds(producer, once=once)
             except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError) as error:
-                self._note(f"{error} (trying again; no line is lost)")
+                if noted != (noted := str(error)):
+                    self._note(f"{error} (trying again; no line is lost)")
                 self._sleep(RETRY_S)
 
     def _send_rounds(self, producer: ResumableProducer, *, once: bool) -> bool:

@@ -249,7 +249,10 @@ def note_file(text: str) -> None:
 
 
 def _named_producer(bootstrap: str, name: str, epoch: int) -> ResumableProducer:
-    return ResumableProducer(bootstrap, name=name, epoch=epoch)
+    # Short timeouts: the agent notes the failure, and sends the same records again.
+    return ResumableProducer(
+        bootstrap, name=name, epoch=epoch, request_timeout_ms=5_000, delivery_timeout_ms=15_000
+    )
 
 
 def check_exists(bootstrap: str, topic: str) -> None:

@@ -379,6 +379,16 @@ def test_each_line_is_stored_once_whatever_crashes_and_rotates(
     assert sorted(stored) == sorted(written)
 
 
+def test_brokers_that_are_unavailable_are_noted_once(
+    log: Path, run: Callable[..., list[str]]
+) -> None:
+    log.write_bytes(b"1\n")
+    brokers = Brokers()
+    brokers.faults = iter(["lost"] * 3)
+    assert run(brokers) == ["this batch or an earlier one was lost (trying again; no line is lost)"]
+    assert brokers.lines == [b"1"]
+
+
 def test_lines_that_vanish_before_they_are_stored_are_named_and_fence_late_requests(
     log: Path, run: Callable[..., list[str]]
 ) -> None:

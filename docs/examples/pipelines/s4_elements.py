@@ -22,7 +22,7 @@ with (
     Producer() as producer,
 ):
     consumer.subscribe(["requests"])
-    while records := consumer.poll(timeout_ms=5_000, max_records=10_000):
+    while records := consumer.poll(timeout_ms=10_000, max_records=10_000):
         changed = {}
         for record in records:
             element = elements.setdefault(record.key, Visitor())

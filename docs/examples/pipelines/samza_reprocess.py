@@ -14,7 +14,7 @@ def run(version: int, keep: Callable[[bytes], bool]) -> int:
         Producer(compression="zstd") as producer,
     ):
         consumer.subscribe(["access-log"])
-        while records := consumer.poll(timeout_ms=5_000, max_records=10_000):
+        while records := consumer.poll(timeout_ms=10_000, max_records=10_000):
             kept = [record.value for record in records if keep(record.value)]
             if kept:
                 producer.send_many(f"views-{version}", kept)
