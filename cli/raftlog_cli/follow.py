@@ -49,6 +49,7 @@ Connect = Callable[[str, int], ResumableProducer]
 POLL_S: Final = 0.25  # between two looks at files that had no new lines
 DRAIN_S: Final = 10.0  # without growth, after which a rotated file is complete
 RETRY_S: Final = 2.0  # after brokers have refused a round
+OUTAGE_S: Final = 60.0  # between two failures, after which the second is noted again
 CHUNK_BYTES: Final = limits.MIB  # of one file in one round, unless a line is longer
 CHUNKS_MAX: Final = 16  # of one round: bounds its memory
 MARK_BYTES: Final = 256  # before a position, whose digest identifies the content
@@ -703,14 +704,16 @@ class Agent:
         ``connect``: returns the producer of a name and an epoch. Retries while brokers are
         unavailable. Raises all other errors of the producer, and ``InvalidRequestError``.
         """
-        is_over, noted = False, ""
+        is_over, noted, failed_s = False, "", 0.0
         while not is_over:
             try:
                 with connect(self._state.name, self._state.epoch) as producer:
                     is_over = self._send_rounds(producer, once=once)
             except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError) as error:
-                if noted != (noted := str(error)):
+                now_s = self._monotonic()
+                if str(error) != noted or now_s > failed_s + OUTAGE_S:
                     self._note(f"{error} (trying again; no line is lost)")
+                noted, failed_s = str(error), now_s
                 self._sleep(RETRY_S)
 
     def _send_rounds(self, producer: ResumableProducer, *, once: bool) -> bool:
