@@ -91,6 +91,7 @@ def test_notices_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "maxOffsetsPerTrigger" in caplog.text
 
 
+@pytest.mark.integration
 def test_notices_of_a_writer_go_to_the_log(
     brokers: Cluster,
     new_topic: NewTopicFunction,

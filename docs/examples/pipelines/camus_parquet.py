@@ -12,9 +12,10 @@ records = (
     .options(**address, subscribe="access-log", startingOffsets="earliest")
     .load()
 )
-day = F.regexp_extract(F.col("value").cast("string"), r"\[(\d+)/(\w+)/(\d+)", 1)
+text = F.regexp_extract(F.col("value").cast("string"), r"\[([^]]+)", 1)
+day = F.date_format(F.to_timestamp(text, "dd/MMM/yyyy:HH:mm:ss Z"), "yyyy-MM-dd").alias("day")
 query = (
-    records.select("partition", "offset", "value", F.concat(F.lit("2015-05-"), day).alias("day"))
+    records.select("partition", "offset", "value", day)
     .writeStream.format("parquet")  # a directory that Hive, Presto and DuckDB read
     .option("checkpointLocation", "checkpoints/parquet")  # with the offsets: each record once
     .partitionBy("day")
