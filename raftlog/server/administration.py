@@ -26,7 +26,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.schema import Message
 from raftlog.server.exchange import Exchange
-from raftlog.server.partition import HostServices, Partition
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Store, Topic
@@ -159,7 +159,7 @@ class LocalTopics:
     changes_at_once = 1
 
     def __init__(
-        self, store: Store, topics: TopicTable, services: HostServices, worker: Workers
+        self, store: Store, topics: TopicTable, services: ReplicaServices, worker: Workers
     ) -> None:
         self._store = store
         self._topics = topics

@@ -70,7 +70,13 @@ from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.maintenance import SUSPECT_BYTES_MAX, Housekeeping, LogCleaner, LogVerifier
 from raftlog.server.metrics import COUNT_SECONDS, Counters
 from raftlog.server.operations import AloneOperations
-from raftlog.server.partition import UPDATE_SECONDS, BrokerClock, EventLog, HostServices, Partition
+from raftlog.server.partition import (
+    UPDATE_SECONDS,
+    BrokerClock,
+    EventLog,
+    Partition,
+    ReplicaServices,
+)
 from raftlog.server.peers.links import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
@@ -204,7 +210,7 @@ class Broker:
         self.tls, self.tokens = tls, BrokerTokens.of(config, loop)
         counters, events, self.space = Counters(clock.machine.monotonic), EventLog(), _space(config)
         verifier = LogVerifier(counters, on_damage=self._damage_found)
-        services = HostServices(
+        services = ReplicaServices(
             clock=clock,
             loop=loop,
             sync_workers=workers.sync,
@@ -418,7 +424,7 @@ class Broker:
             self._fail(error)
 
     def _join_cluster(
-        self, journal: Journal, services: HostServices, surroundings: Surroundings
+        self, journal: Journal, services: ReplicaServices, surroundings: Surroundings
     ) -> None:
         context = self.context
         for note in journal.notes:

@@ -183,7 +183,7 @@ class EventLog:
 
 
 @dataclass(frozen=True, slots=True)
-class HostServices:
+class ReplicaServices:
     """Services of the broker that all its hosts share."""
 
     clock: BrokerClock
@@ -196,9 +196,9 @@ class HostServices:
     counters: Counters = field(default_factory=Counters)
     events: EventLog = field(default_factory=EventLog)
     # Of hosts in other log directories than the data directory, by the id of the directory.
-    log_dirs: Mapping[str, HostServices] = field(default_factory=dict)
+    log_dirs: Mapping[str, ReplicaServices] = field(default_factory=dict)
 
-    def of(self, log: Log) -> HostServices:
+    def of(self, log: Log) -> ReplicaServices:
         """Return the services of the host of a log."""
         return self.log_dirs.get(log.log_dir.id, self)
 
@@ -239,7 +239,11 @@ class Partition:
     )
 
     def __init__(
-        self, topic_partition: TopicPartition, log: Log, services: HostServices, topic_id: str = ""
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        services: ReplicaServices,
+        topic_id: str = "",
     ) -> None:
         self.topic_partition, self.topic_id, self.log = topic_partition, topic_id, log
         self.leader: int | None = None  # last known leader
@@ -267,7 +271,7 @@ class Partition:
         self._watchers: dict[Watcher, None] = {}  # a set that keeps the order of arrival
         self._append_watchers: dict[Watcher, None] = {}  # followers that wait for more to copy
         self._segment_count = log.segment_count
-        self._commit = GroupCommit(
+        self._commit = LogFlusher(
             log,
             services.loop,
             services.sync_workers,
@@ -937,7 +941,7 @@ class Partition:
 # The log determines what a sync makes durable (``complete_sync``); the host acts on it.
 
 
-class GroupCommit:
+class LogFlusher:
     """Syncs of one log. Invariant: at most one task is in flight, and none after one has
     failed.
     """
@@ -1063,7 +1067,7 @@ class LogStartAdvancer:
     def __init__(
         self,
         log: Log,
-        commit: GroupCommit,
+        commit: LogFlusher,
         workers: Workers,
         *,
         on_start: Callable[[], None],
@@ -1381,7 +1385,7 @@ class LogCompaction:
 
     __slots__ = ("_commit", "_is_out", "_log", "_waiting", "closed")
 
-    def __init__(self, log: Log, commit: GroupCommit) -> None:
+    def __init__(self, log: Log, commit: LogFlusher) -> None:
         self.closed: RaftlogError | None = None  # reason why no compaction starts any longer
         self._log = log
         self._commit = commit

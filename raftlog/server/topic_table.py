@@ -21,7 +21,7 @@ from raftlog.errors import (
 from raftlog.protocol.records import PartitionInfo
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.disks import DiskSpace, DiskWatch
-from raftlog.server.partition import HostServices, Partition
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.scheduling import Workers
 from raftlog.storage.log_dirs import LogDir
 from raftlog.types import check_topic_name
@@ -215,7 +215,7 @@ class WatchedLogDir:
     """One log directory that is online at the start, and the services of its partitions."""
 
     def __init__(
-        self, log_dir: LogDir, config: BrokerConfig, services: HostServices, workers: Workers
+        self, log_dir: LogDir, config: BrokerConfig, services: ReplicaServices, workers: Workers
     ) -> None:
         """``workers``: threads for work on this directory only."""
         self.log_dir = log_dir
@@ -250,7 +250,7 @@ class LogDirMonitor:
         self,
         log_dirs: Iterable[LogDir],
         config: BrokerConfig,
-        services: HostServices,
+        services: ReplicaServices,
         workers: Mapping[str, Workers],
     ) -> None:
         """``log_dirs``: also those that failed at the start, which have no ``workers``."""

@@ -850,7 +850,7 @@ class Log:
         removed batches, from the first of them on.
 
         Call it on the log's own thread while no sync task is outstanding
-        (``GroupCommit.between_syncs``). Delete tasks that have not run yet are run here. Raises
+        (``LogFlusher.between_syncs``). Delete tasks that have not run yet are run here. Raises
         ``DamagedLogError``, ``StorageFailedError``, and ``DiskFullError`` if nothing has changed.
         """
         assert self._task is None, "a sync task is outstanding: complete it first"

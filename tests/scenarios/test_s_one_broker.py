@@ -27,7 +27,7 @@ from raftlog.errors import (
 from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.server.disks import DiskWatch
-from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
 from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.testing import cluster, wait_until
@@ -60,7 +60,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         self.workers = Workers(loop, count=1, name="test")
         self.failures: list[StorageFailedError] = []
-        services = HostServices(
+        services = ReplicaServices(
             clock=BrokerClock(FakeClock()),
             loop=loop,
             sync_workers=self.workers,

@@ -45,14 +45,14 @@ from raftlog.server.partition import (
     BrokerClock,
     EventLog,
     GivenUpError,
-    GroupCommit,
     Hindrance,
-    HostServices,
     LogCompaction,
+    LogFlusher,
     LogStartAdvancer,
     Pace,
     Partition,
     Pass,
+    ReplicaServices,
     Terms,
     check_epoch,
 )
@@ -80,7 +80,7 @@ class PartitionScene:
         self.workers = Workers(loop, count=2, name="test")
         self.watch = DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0)
         self.space = DiskSpace(producers=Watermark(10), replication=Watermark(5))
-        services = HostServices(
+        services = ReplicaServices(
             clock=BrokerClock(FakeClock()),
             loop=loop,
             sync_workers=self.workers,
@@ -593,7 +593,7 @@ class FlusherScene:
         self.workers = PaperWorkers()
         self.durable: list[int] = []
         self.failed: list[StorageFailedError] = []
-        self.commit = GroupCommit(
+        self.commit = LogFlusher(
             cast(Log, self.log),
             asyncio.get_running_loop(),
             cast(Workers, self.workers),
@@ -872,7 +872,7 @@ class Compacting:
     def __init__(self, s: Scene, *tasks: PaperTicket | Exception | None) -> None:
         self.s = s
         self.synced = s.log()
-        self.commit = GroupCommit(
+        self.commit = LogFlusher(
             self.synced,
             s.loop,
             s.workers,
@@ -1103,7 +1103,7 @@ class Dropping:
         self.starts: list[int] = []  # that are durable
         self.log: Log = s.log(segment_bytes=1, retention_bytes=1)
         write(self.log, b"a", b"b", b"c", b"d")
-        self.commit = GroupCommit(
+        self.commit = LogFlusher(
             self.log,
             s.loop,
             s.workers,

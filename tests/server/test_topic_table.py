@@ -18,7 +18,7 @@ from raftlog.errors import (
 )
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.disks import DiskWatch, SpaceLevel
-from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
 from raftlog.server.scheduling import Unfinished
 from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
@@ -162,7 +162,7 @@ class Scene:
         self.workers.unfinished = self.busy.unfinished = Unfinished()
         self.a, self.b = (LogDir(sim_disk(), f"disks/{id_}", id_) for id_ in "ab")
         self.b.fail("it is not there")
-        services = HostServices(
+        services = ReplicaServices(
             clock=BrokerClock(FakeClock()),
             loop=self.loop,
             sync_workers=self.workers,

@@ -62,7 +62,7 @@ from raftlog.server.cluster.topics import ClusterTopics, FirstUser, PlainCredent
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import JournalReserve
-from raftlog.server.partition import HostServices, Partition
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRegistry
 from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import TopicTable
@@ -80,7 +80,7 @@ BROADCAST_ALL_EVERY: Final = 50
 class ClusterServices:
     """Functions of the broker process that a broker in a cluster uses."""
 
-    host: HostServices
+    host: ReplicaServices
     admin_worker: Workers
     journal_worker: Workers
     connector: PeerConnector

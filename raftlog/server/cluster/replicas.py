@@ -49,7 +49,7 @@ from raftlog.server.cluster.elections import (
 )
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness, Membership
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.partition import HostServices, Partition
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.scheduling import Workers
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.storage import Log, Store
@@ -227,7 +227,7 @@ class RoleManager:
         machine: ClusterMachine,
         plane: ConsensusPlane,
         liveness: Liveness,
-        services: HostServices,
+        services: ReplicaServices,
         surveys: Surveys,
         effects: RoleEffects,
     ) -> None:
@@ -571,7 +571,7 @@ class Partitions:
         plane: ConsensusPlane,
         liveness: Liveness,
         topics: TopicTable,
-        services: HostServices,
+        services: ReplicaServices,
         worker: Workers,
         state_broadcast: StateBroadcast,
         surveys: Surveys,

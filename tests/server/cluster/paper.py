@@ -36,7 +36,7 @@ from raftlog.server.cluster.membership import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import DiskWatch
 from raftlog.server.exchange import Reply
-from raftlog.server.partition import BrokerClock, HostServices, Partition
+from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
 from raftlog.server.peers.links import PeerLinks
 from raftlog.server.scheduling import Done as WorkDone
 from raftlog.server.scheduling import Steps, Workers
@@ -320,7 +320,7 @@ class Scene:
         self.links = PaperLinks(loop)
         self.machine = ClusterMachine()
         self.failures: list[StorageFailedError] = []
-        self.services = HostServices(
+        self.services = ReplicaServices(
             clock=BrokerClock(LoopClock(loop)),
             loop=loop,
             sync_workers=self.workers,
