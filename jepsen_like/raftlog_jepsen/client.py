@@ -83,6 +83,8 @@ OUTCOMES: Final[Mapping[type[RaftlogError], Failed]] = {
     errors.RefusedError: "info",
     errors.InvalidRequestError: "fail",
     errors.KeyRequiredError: "fail",
+    errors.RecordSchemaError: "fail",
+    errors.SchemaError: "info",  # of no send
     errors.InvalidTopicError: "fail",
     errors.UnknownTopicError: "fail",
     errors.UnknownPartitionError: "fail",

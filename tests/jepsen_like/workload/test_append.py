@@ -84,7 +84,8 @@ def test_what_is_last_of_each_key_is_there(tmp_path: Path, monkeypatch: pytest.M
     assert any(entries.is_tombstone(value) for value in found)
     assert len({entries.key_of(value, KEYS) for value in found}) > KEYS / 2
     assert {entry.partition for entry in history.of(Read)} == {"three:0", "three:1"}
-    assert sum(append.count for append in history.of(Append)) >= 2_000
+    # Those of the last calls have no outcome, though they were acknowledged.
+    assert sum(append.count for append in history.of(Append)) >= 1_500
 
 
 # -- consuming -------------------------------------------------------------------------------------

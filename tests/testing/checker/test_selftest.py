@@ -93,5 +93,5 @@ def test_a_judge_that_is_never_content_is_caught(monkeypatch: pytest.MonkeyPatch
     def doubt(*args: object) -> tuple[str, ...]:
         return (*real(*args), "who knows")
 
-    monkeypatch.setattr(judge.run_validity, "troubles", doubt)
+    monkeypatch.setattr(judge.run_checks, "troubles", doubt)
     assert judge.run()[0] == Result(VALID, VALID, passed=False)
