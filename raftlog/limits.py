@@ -296,6 +296,8 @@ PREFETCH_FETCHES_MAX: Final = 8  # the same for one partition, in max_partition_
 WAIT_MS_MAX: Final = 86_400_000 * 365  # that a caller may ask a client to wait
 OFFSET_MAX: Final = (1 << 63) - 2  # so that the offset after it fits 63 bits too
 ARROW_POLL_BYTES_MAX: Final = 16 * MIB  # of batches that one poll_arrow joins
+SCAN_SCHEMAS_MAX: Final = 1_000  # whose values one scan decodes
+SCAN_FIELDS_MAX: Final = 10_000  # of a schema that become columns, with those in other fields
 SQL_TABLE_ROWS_MAX: Final = 10_000  # that `raftlog sql` aligns and prints as a table
 
 assert PRODUCE_UNCOMPRESSED_BYTES_MAX >= 4 * PRODUCE_REQUEST_BYTES_MAX, "a client's fits well"

@@ -15,6 +15,7 @@ from raftlog.errors import (
     DataDirectoryError,
     InvalidRequestError,
     UnknownTopicError,
+    UnsupportedFeatureError,
 )
 
 pytest.importorskip("pyarrow")
@@ -79,3 +80,9 @@ def test_other_directories_are_refused_and_stay_as_they_are(tmp_path: Path) -> N
     with pytest.raises(InvalidRequestError, match="excludes bootstrap"):
         raftlog.scan("t", directory=tmp_path, bootstrap="127.0.0.1:1")
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["", "../backup"])
+def test_typed_values_need_the_registry_of_a_cluster(directory: Path, name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"registry .* bootstrap="):
+        raftlog.scan("t", directory=directory / name, value="typed")

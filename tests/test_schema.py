@@ -64,6 +64,28 @@ def test_avro_is_read_by_the_id_of_each_value(broker: RunningBroker) -> None:
     assert resolved[0] == {"a": 1, "b": 7}  # with the default of the reader's schema
 
 
+def test_a_scan_has_the_fields_of_the_latest_schema(broker: RunningBroker) -> None:
+    pytest.importorskip("pyarrow")
+
+    def scan(**settings: Any) -> raftlog.Scan:
+        return raftlog.scan("t", bootstrap=str(broker.address), value="typed", **settings)
+
+    with pytest.raises(SchemaError, match="raftlog schema put t-value"):
+        scan()
+    write(broker, Avro(FIRST), {"a": 1}, None)
+    write(broker, Avro(SECOND), {"a": 2, "b": 3})
+    made = scan(columns=["offset", "b", "a"])
+    rows = {"offset": [0, 1, 2], "b": [7, None, 3], "a": [1, None, 2]}
+    assert made.to_arrow().to_pydict() == rows
+    write(broker, None, b"plain")
+    assert made.to_arrow().num_rows == 3  # the offsets are those of its start
+    with pytest.raises(DeserializationError, match=r"t:0: the value at offset 3 .*zero byte"):
+        scan().to_arrow()
+    assert scan(on_error="null").to_arrow().column("a").to_pylist() == [1, None, 2, None]
+    query = scan(on_error="null").to_duckdb().aggregate("sum(a), max(b)")
+    assert query.fetchall() == [(3, 7)]
+
+
 def test_json_and_protobuf(broker: RunningBroker) -> None:
     write(broker, Json('{"type": "object"}', subject="j"), {"a": 1})
     write(broker, Protobuf(PROTO, subject="p"), {"a": 2})

@@ -44,7 +44,8 @@ INTERRUPT_INTERVAL: Final = 0.05  # seconds between requests to DuckDB to end a 
     type=click.Choice(VALUES),
     default="raw",
     show_default=True,
-    help="Type of the values: bytes, text (UTF-8), or JSON objects, whose fields become columns.",
+    help="Type of the values: bytes, text (UTF-8), or JSON objects or values with the ID of a "
+    "schema, whose fields become columns.",
 )
 @click.option(
     "--on-error",
@@ -90,7 +91,8 @@ def sql(
     offset and timestamp limit what is read. DuckDB can also read files, as in FROM 'users.parquet'.
 
     With --value json the fields of the value become columns. Their types are those of the first
-    records; --on-error null accepts others.
+    records; --on-error null accepts others. With --value typed they are those of the latest
+    schema of TOPIC-value in the registry.
 
     \b
     --format:  table    aligned columns, the first 10,000 rows

@@ -1,7 +1,8 @@
 """Scan: the records of a topic as a table of Arrow, read in portions.
 
 A scan fixes its offsets once: every reading of it returns the same records. Where they are, a
-``ScanSource`` knows: a cluster, or files. Values can be decoded as text or JSON.
+``ScanSource`` knows: a cluster, or files. Values can be decoded as text, as JSON, or by the schemas
+of the registry.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from raftlog import limits
 from raftlog.client.administration.admin import Admin
 from raftlog.client.base import ClientEnvironment
 from raftlog.client.readers import BYTES_DEFAULT, BYTES_MAX, TIMEOUT_MS_DEFAULT, RangeReader
+from raftlog.client.registry import path_of
 from raftlog.client.settings import DAY_MS, Bootstrap, SecurityArguments, integer
 from raftlog.errors import (
     DeserializationError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    SchemaError,
     UnknownPartitionError,
     UnknownTopicError,
     UnsupportedFeatureError,
@@ -38,15 +41,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raftlog.client.scan_dataset import ScanDataset
-    from raftlog.client.scan_values import BadValueError, JsonDecoder
+    from raftlog.client.scan_values import BadValueError, JsonDecoder, TypedDecoder
+    from raftlog.registry.formats import Parsed
 
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
-Value: TypeAlias = Literal["raw", "text", "json"]
+Value: TypeAlias = Literal["raw", "text", "json", "typed"]
 Condition: TypeAlias = tuple[str, str, Any]
 
 ROWS_DEFAULT: Final = 65_536
 COLUMNS_DEFAULT: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
-VALUES: Final = ("raw", "text", "json")
+VALUES: Final = ("raw", "text", "json", "typed")
 ON_ERROR: Final = ("raise", "null")
 _SIMILAR_MAX: Final = 3
 _US_PER_MS: Final = 1_000
@@ -130,6 +134,23 @@ class ClusterSource:
         places = (found[each.tp] for each in ranges)
         return [None if place is None else place.offset for place in places]
 
+    def fetch_schema(self, path: str) -> Parsed:
+        """Return the schema at a path of the registry. Raises ``SchemaError``."""
+        from raftlog.registry.rest import fetch_schema
+
+        with self._admin() as admin:
+
+            async def get(path: str) -> Any:
+                return admin.call_schema_registry("GET", path)
+
+            fetching = fetch_schema(get, path)
+            try:
+                fetching.send(None)
+            except StopIteration as done:
+                parsed: Parsed = done.value
+                return parsed
+        raise AssertionError("a call of Admin returns its result, so nothing is awaited")
+
     def read(
         self, ranges: Sequence[ScanRange], portions: Portions
     ) -> Iterator[tuple[ScanRange, pa.RecordBatch]]:
@@ -200,14 +221,16 @@ class Scan:
             integer("bytes_max", bytes_max, 1, BYTES_MAX),
             integer("timeout_ms", timeout_ms, 1, DAY_MS),
         )
-        self._decoder: JsonDecoder | None = None
-        self._names: dict[str, str] = {}  # of columns: names of JSON fields
+        self._decoder: JsonDecoder | TypedDecoder | None = None
+        self._names: dict[str, str] = {}  # of columns: names of fields of the value
         bounds = Bounds.of(where)
         self._times = bounds.times
         self.ranges = tuple(self._planned(start, end, partitions, bounds))
+        if value == "typed":
+            self._decoder = self._typed_decoder()
         self._full: pa.Schema | None = None
         self._columns = None if columns is None else tuple(columns)
-        if self._columns is not None and value != "json":
+        if self._columns is not None and not self._has_fields:
             schema_of(self._columns)
 
     def __repr__(self) -> str:
@@ -224,10 +247,10 @@ class Scan:
         import pyarrow as pa
 
         if self._full is None:
-            self._full = self._json_columns() if self._value == "json" else self._record_columns()
+            self._full = self._field_columns() if self._has_fields else self._record_columns()
         full, names = self._full, self._columns
         if names is None:
-            names = (*COLUMNS_DEFAULT, *self._names)
+            names = tuple(dict.fromkeys((*COLUMNS_DEFAULT, *self._names)))
         elif unknown := [name for name in names if name not in full.names]:
             raise InvalidRequestError(
                 f"columns={list(names)!r}: there is no {unknown[0]!r}; there are "
@@ -337,6 +360,11 @@ class Scan:
         )
         return [each for each in moved if each.start < each.end]
 
+    @property
+    def _has_fields(self) -> bool:
+        """Whether fields of the values become columns."""
+        return self._value in ("json", "typed")
+
     def _source_has_times(self) -> bool:
         return getattr(self._source, "HAS_TIMES", True)
 
@@ -379,7 +407,7 @@ class Scan:
             full = full.set(full.names.index("value"), pa.field("value", pa.string()))
         return full
 
-    def _json_columns(self) -> pa.Schema:
+    def _field_columns(self) -> pa.Schema:
         """Return the columns of the record without its value, and the fields of the value.
 
         A field with the name of a column gets another name.
@@ -389,7 +417,8 @@ class Scan:
         names = [*arrow_schema().names, TIMESTAMP_TYPE]
         names.remove("value")
         fields = list(schema_of(names))
-        self._decoder = self._json_decoder()
+        if self._decoder is None:
+            self._decoder = self._json_decoder()
         for field in self._decoder.schema:
             name = field.name
             while name in names:
@@ -416,11 +445,33 @@ class Scan:
                     break
         return JsonDecoder(schema or pa.schema([]), null_on_error=self._null_on_error)
 
+    def _typed_decoder(self) -> TypedDecoder:
+        from raftlog.client.scan_values import TypedDecoder
+
+        fetch = getattr(self._source, "fetch_schema", None)
+        if fetch is None:
+            raise UnsupportedFeatureError(
+                "value='typed' needs the schema registry of a running cluster: directories and "
+                "backups have none. Use bootstrap= without directory=, or value='raw'"
+            )
+        subject = f"{self.topic}-value"
+        try:
+            reader = fetch(path_of("subjects", subject, "versions", "latest"))
+        except SchemaError as error:
+            raise SchemaError(
+                f"the schema registry has no schema for the values of {self.topic} "
+                f"({str(error).rstrip('.')}). "
+                f"Register it as {subject} (raftlog schema put {subject} FILE), or use "
+                "value='raw', or 'json'",
+                error.registry_code,
+            ) from error
+        return TypedDecoder(fetch, reader, null_on_error=self._null_on_error)
+
     def _bad_value(
         self, at: ScanRange, batch: pa.RecordBatch, error: BadValueError
     ) -> DeserializationError:
         offset = batch.column("offset")[error.row].as_py()
-        kind = "text" if self._value == "text" else "a JSON object of the expected types"
+        kind = _KINDS[self._value]
         return DeserializationError(
             f"{at.tp}: the value at offset {offset} is not {kind}: {error}. Set on_error='null' "
             "(--on-error null) to read such values as null"
@@ -436,6 +487,8 @@ class Scan:
         needed = dict.fromkeys(names)
         if fields:
             needed["value"] = None
+        if fields and self._value == "typed":
+            needed["headers"] = None  # they can have the ID of the schema
         if is_decoded:
             needed["offset"] = None  # for errors
         if self._times != (None, None):
@@ -455,7 +508,12 @@ class Scan:
         self, at: ScanRange, batch: pa.RecordBatch, fields: Sequence[str]
     ) -> dict[str, pa.Array]:
         """Return the decoded value, or fields of it by ``_field``."""
-        from raftlog.client.scan_values import BadValueError, JsonDecoder, decode_text
+        from raftlog.client.scan_values import (
+            BadValueError,
+            JsonDecoder,
+            TypedDecoder,
+            decode_text,
+        )
 
         try:
             if self._value == "text":
@@ -463,6 +521,9 @@ class Scan:
                 return {"value": text}
             assert self._decoder is not None, "created with the columns"
             decoder = self._decoder
+            if isinstance(decoder, TypedDecoder):
+                columns = decoder.decode(batch.column("value"), batch.column("headers"), fields)
+                return dict(zip(map(_field, fields), columns, strict=True))
             if len(fields) < len(decoder.schema):
                 decoder = JsonDecoder(
                     _part(decoder.schema, fields), null_on_error=self._null_on_error
@@ -507,6 +568,13 @@ class Scan:
                     return
 
 
+_KINDS: Final = {
+    "text": "text",
+    "json": "a JSON object of the expected types",
+    "typed": "of the schema of its topic",
+}
+
+
 def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
@@ -514,7 +582,7 @@ def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def _field(name: str) -> str:
-    """Return the key of a JSON field, apart from the columns of the record."""
+    """Return the key of a field of the value, apart from the columns of the record."""
     return f"/{name}"
 
 
@@ -571,11 +639,12 @@ def scan(
     ``partitions``: numbers of partitions. Default: all.
     ``columns``: names, in this order, of topic, partition, offset, timestamp (us, UTC), key,
         value, headers, leader_epoch and timestamp_type. Default: partition, offset, timestamp, key,
-        value, headers; with ``value="json"`` the fields of the value take its place.
+        value, headers; with ``value="json"`` and "typed" the fields of the value take its place.
     ``where``: conditions that all rows fulfil, such as ``[("offset", ">=", 100), ("timestamp", "<",
         datetime(...))]``. Columns: partition, offset and timestamp; operators: = == < <= > >=.
-    ``value``: "raw": bytes; "text": UTF-8; "json": objects, whose fields become columns. A field
-        with the name of a column of the record gets the prefix ``value_``.
+    ``value``: "raw": bytes; "text": UTF-8; "json": objects, whose fields become columns; "typed":
+        values with the ID of a schema, which get the fields of the latest ``TOPIC-value`` (Avro or
+        JSON). A field with the name of a column of the record gets the prefix ``value_``.
     ``schema``: with ``value="json"``, the fields to decode, as a ``pyarrow.Schema``. Fields that it
         does not have are ignored. Default: inferred from the first portion of records that has
         values. Later values must match it.

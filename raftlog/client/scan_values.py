@@ -1,16 +1,30 @@
-"""Decode a column of JSON objects to Arrow columns, with Arrow's own reader.
+"""Decode a column of values to Arrow columns: JSON objects, and values with the ID of a schema.
 
-Arrow parses all values of a batch together; Python code per value runs only to find values that do
-not match. Each value is wrapped in an object of one field, so a value that is cut off or that
-contains two documents cannot shift the rows after it.
+JSON: Arrow parses all values of a batch together; Python code per value runs only to find values
+that do not match. Each value is wrapped in an object of one field, so a value that is cut off or
+that contains two documents cannot shift the rows after it.
+
+Avro: fastavro decodes each value with the schema of its ID, resolved to that of the topic.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog import limits
-from raftlog.errors import InvalidRequestError
+from raftlog.errors import InvalidRequestError, SchemaError, UnsupportedFeatureError
+from raftlog.registry.formats import AVRO, JSON, Parsed
+from raftlog.registry.values import (
+    ID_HEADER,
+    MAGIC_ID,
+    PREFIX,
+    Decode,
+    SchemaKey,
+    decoder_of,
+    key_in,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +71,7 @@ class BadValueError(Exception):
         shown = value[:_SHOWN_BYTES_MAX].decode(errors="replace")
         super().__init__(f"{shown!r}{'…' if len(value) > _SHOWN_BYTES_MAX else ''}: {reason}")
         self.row = row
+        self.reason = reason
 
 
 def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
@@ -272,3 +287,426 @@ def decode_text(values: pa.Array, *, null_on_error: bool) -> pa.Array:
                     raise BadValueError(row, value, "it is not UTF-8") from None
                 texts.append(None)
         return pa.array(texts, pa.string())
+
+
+# -- values with the ID of a schema ----------------------------------------------------------------
+
+# A type of Arrow, and what makes its Python value from that of fastavro; None: nothing to do.
+_Converted: TypeAlias = "tuple[pa.DataType, Callable[[Any], Any] | None]"
+_Failures: TypeAlias = dict[int, str]  # rows, and why their values cannot be read
+
+
+class TypedDecoder:
+    """Converts values with the ID of a schema to columns of one schema.
+
+    ``fetch`` returns the schema at a path of the registry: it is called once for each path.
+    ``reader``: the schema whose fields become columns: of Avro or JSON. A schema of something else
+    than a record has the column ``value``. Fields without a single type of Arrow (unions of several
+    types, recursive records, JSON without a type) are texts of JSON.
+    """
+
+    def __init__(
+        self, fetch: Callable[[str], Parsed], reader: Parsed, *, null_on_error: bool
+    ) -> None:
+        import pyarrow as pa
+
+        if reader.kind not in (AVRO, JSON):
+            raise UnsupportedFeatureError(
+                f"value='typed' reads Avro and JSON, and the schema is {reader.kind}. Use "
+                "value='raw', or a Consumer with raftlog.schema.Protobuf()"
+            )
+        self._fetch = fetch
+        self._reader = reader
+        self._null_on_error = null_on_error
+        self._decoders: dict[SchemaKey | None, Decode | str] = {None: _NO_ID}
+        types, model = _ArrowTypes(), reader.model
+        is_avro = reader.kind == AVRO
+        found = types.avro(model.parsed) if is_avro else types.json(model.root, model.resolver)
+        self._is_record = types.is_record
+        self._columns = found
+        self.schema = pa.schema(
+            [
+                (name, pa.string() if each is None else each[0])
+                for name, each in self._columns.items()
+            ]
+        )
+
+    def decode(self, values: pa.Array, headers: pa.Array, names: Sequence[str]) -> list[pa.Array]:
+        """Return these columns of ``schema``. Null values are null in each.
+
+        Raises ``BadValueError`` for the first value that has no known schema or does not match it,
+        and what ``fetch`` raises, other than ``SchemaError``.
+        """
+        keys, bodies = _keyed(values, headers)
+        failures: _Failures = {}
+        decoders = {key: self._decoder(key) for key in dict.fromkeys(keys) if key != _NULL}
+        for row, key in enumerate(keys):
+            if key != _NULL and isinstance(reason := decoders[key], str):
+                failures[row] = reason
+                bodies[row] = None
+        if self._reader.kind == AVRO:
+            objects: list[Any] = self._objects(keys, bodies, decoders, failures)
+            columns = self._from_objects(objects, names, failures)
+        else:
+            columns = self._from_json(bodies, names, failures)
+        if failures and not self._null_on_error:
+            row = min(failures)
+            raise BadValueError(row, values[row].as_py(), failures[row])
+        return columns
+
+    def _decoder(self, key: SchemaKey | None) -> Decode | str:
+        """Return the decoder of the values of a schema, or why they cannot be decoded."""
+        found = self._decoders.get(key)
+        if found is None:
+            if len(self._decoders) > limits.SCAN_SCHEMAS_MAX:
+                raise UnsupportedFeatureError(
+                    f"the values have more than {limits.SCAN_SCHEMAS_MAX} IDs of schemas: most are "
+                    "probably no IDs. Use value='raw'"
+                )
+            found = self._decoders[key] = self._made(key)
+        return found
+
+    def _made(self, key: SchemaKey | None) -> Decode | str:
+        path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{key}"
+        reader = self._reader
+        try:
+            writer = self._fetch(path)
+        except SchemaError as error:
+            return (
+                f"its schema {key} is not in the registry ({error}). It was deleted permanently, "
+                "or is of another registry"
+            )
+        if writer.kind != reader.kind:
+            return f"its schema {key} is {writer.kind}, and that of the topic {reader.kind}"
+        is_same = (writer.normal, writer.named) == (reader.normal, reader.named)
+        return decoder_of(writer, None if is_same else reader)
+
+    def _objects(
+        self,
+        keys: list[Any],
+        bodies: list[bytes | None],
+        decoders: dict[Any, Decode | str],
+        failures: _Failures,
+    ) -> list[Any]:
+        objects: list[Any] = []
+        for row, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+            if body is None:
+                objects.append(None)
+                continue
+            try:
+                objects.append(decoders[key](body))  # type: ignore[operator] # not a reason: above
+            except SchemaError as error:
+                failures[row] = str(error)
+                objects.append(None)
+                if not self._null_on_error:
+                    objects += [None] * (len(keys) - len(objects))
+                    break
+        return objects
+
+    def _from_objects(
+        self, objects: list[Any], names: Sequence[str], failures: _Failures
+    ) -> list[pa.Array]:
+        import pyarrow as pa
+
+        def column(name: str, rows: list[Any]) -> pa.Array:
+            known = self._columns[name]
+            data_type, convert = (pa.string(), _as_text) if known is None else known
+            found = [each if each is None or not self._is_record else each[name] for each in rows]
+            if convert is not None:
+                found = [None if each is None else convert(each) for each in found]
+            return pa.array(found, data_type)
+
+        try:
+            return [column(name, objects) for name in names]
+        except _CONVERSION_ERRORS:  # such as a decimal that has more digits than its type
+            for row, each in enumerate(objects):
+                try:
+                    for name in names:
+                        column(name, [each])
+                except _CONVERSION_ERRORS as error:
+                    failures[row] = f"it does not fit its type: {error}"
+                    objects[row] = None
+            return [column(name, objects) for name in names]
+
+    def _from_json(
+        self, bodies: list[bytes | None], names: Sequence[str], failures: _Failures
+    ) -> list[pa.Array]:
+        import pyarrow as pa
+
+        typed = pa.schema([self.schema.field(name) for name in names if self._columns[name]])
+        decoder = JsonDecoder(typed, null_on_error=self._null_on_error)
+        try:
+            decoded = decoder.decode(pa.array(bodies, pa.binary())) if typed.names else []
+        except BadValueError as error:
+            failures[error.row] = error.reason
+            return []
+        found = dict(zip(typed.names, decoded, strict=True))
+        texts = [name for name in names if name not in found]
+        if texts:
+            found |= self._json_texts(bodies, texts, failures)
+        return [found[name] for name in names]
+
+    def _json_texts(
+        self, bodies: list[bytes | None], names: Sequence[str], failures: _Failures
+    ) -> dict[str, pa.Array]:
+        """Return fields, or the whole value, as texts of JSON."""
+        import msgspec
+        import pyarrow as pa
+
+        kind: Any = dict[str, msgspec.Raw] if self._is_record else msgspec.Raw
+        decode = msgspec.json.Decoder(kind).decode
+        found: dict[str, list[str | None]] = {name: [] for name in names}
+        for row, body in enumerate(bodies):
+            fields: Any = {}
+            if body is not None:
+                try:
+                    value = decode(body)
+                    texts = value if self._is_record else {"value": value}
+                    fields = {name: str(texts[name], "utf-8") for name in names if name in texts}
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    failures.setdefault(row, str(error))
+            for name in names:
+                text = fields.get(name)
+                found[name].append(None if text == "null" else text)
+        return {name: pa.array(texts, pa.string()) for name, texts in found.items()}
+
+
+_CONVERSION_ERRORS: Final = (ValueError, TypeError, OverflowError, ArithmeticError)
+_NULL: Final = ""  # instead of the key of a schema: no value
+_NO_ID: Final = (
+    "it does not begin with a zero byte and the ID of a schema, so value='raw', 'text' or 'json' "
+    "can read it"
+)
+
+
+def _keyed(values: pa.Array, headers: pa.Array) -> tuple[list[Any], list[bytes | None]]:
+    """Return the key of the schema of each value (None: it has none), and the bytes after it."""
+    import pyarrow.compute as pc
+
+    data = values.to_pylist()
+    keys: list[Any] = [_NULL] * len(data)
+    in_header = {}
+    if pc.any(pc.equal(headers.flatten().field("key"), ID_HEADER)).as_py():
+        for row, each in enumerate(headers.to_pylist()):
+            key = key_in([(header["key"], header["value"]) for header in each or ()])
+            if key is not None:
+                in_header[row] = key
+    for row, value in enumerate(data):
+        if value is None:
+            continue
+        if row in in_header:
+            keys[row] = in_header[row]
+        elif len(value) >= PREFIX.size and value[0] == MAGIC_ID:
+            keys[row] = PREFIX.unpack_from(value)[1]
+            data[row] = value[PREFIX.size :]
+        else:
+            keys[row] = None
+    return keys, data
+
+
+class _ArrowTypes:
+    """Types of Arrow for the fields of a schema. None: there is none, or the schema is too large.
+
+    ``avro`` and ``json`` return those of the fields of a record. If the schema is something else,
+    ``is_record`` is False, and the whole value is called ``value``.
+    """
+
+    def __init__(self) -> None:
+        self.is_record = True
+        self._left = limits.SCAN_FIELDS_MAX  # a record that is used twice counts twice
+
+    def avro(self, schema: Any) -> dict[str, _Converted | None]:
+        is_node = isinstance(schema, dict)
+        self._names: Mapping[str, Any] = schema.get("__named_schemas", {}) if is_node else {}
+        self.is_record = is_node and schema["type"] == "record" and bool(schema["fields"])
+        if not self.is_record:
+            return {"value": self._avro(schema, ())}
+        within = (schema["name"],)
+        return {each["name"]: self._avro(each["type"], within) for each in schema["fields"]}
+
+    def json(self, schema: Any, resolver: Any) -> dict[str, _Converted | None]:
+        found = self._json_fields(schema, resolver, ())
+        self.is_record = bool(found)
+        if not found:
+            return {"value": None}
+        return {name: None if each is None else (each, None) for name, each in found.items()}
+
+    def _avro(self, schema: Any, within: tuple[str, ...]) -> _Converted | None:
+        """``within``: names of the records that contain it."""
+        self._left -= 1
+        if self._left < 0:
+            return None
+        if isinstance(schema, list):
+            branches = [each for each in schema if each != "null"]
+            return self._avro(branches[0], within) if len(branches) == 1 else None
+        if isinstance(schema, str):
+            schema = self._names.get(schema) or {"type": schema}
+        kind = schema["type"]
+        if not isinstance(kind, str) or kind in self._names:
+            return self._avro(kind, within)
+        if kind in ("record", "error"):
+            return None if schema["name"] in within else self._avro_record(schema, within)
+        if kind == "array":
+            return _list_of(self._avro(schema["items"], within))
+        if kind == "map":
+            return _map_of(self._avro(schema["values"], within))
+        return _avro_simple(schema)
+
+    def _avro_record(self, schema: Any, within: tuple[str, ...]) -> _Converted | None:
+        import pyarrow as pa
+
+        fields: list[Any] = []
+        converts: list[tuple[str, Callable[[Any], Any]]] = []
+        for each in schema["fields"]:
+            found = self._avro(each["type"], (*within, schema["name"]))
+            if found is None:
+                return None
+            fields.append((each["name"], found[0]))
+            if found[1] is not None:
+                converts.append((each["name"], found[1]))
+
+        def convert(value: Any) -> Any:
+            changed = dict(value)
+            for name, each in converts:
+                if changed[name] is not None:
+                    changed[name] = each(changed[name])
+            return changed
+
+        return pa.struct(fields), convert if converts else None
+
+    def _json_fields(
+        self, raw: Any, resolver: Any, within: tuple[int, ...]
+    ) -> dict[str, pa.DataType | None] | None:
+        raw, resolver, within = _json_target(raw, resolver, within)
+        if not isinstance(raw, dict) or not isinstance(raw.get("properties"), dict):
+            return None
+        return {
+            name: self._json(each, resolver, within) for name, each in raw["properties"].items()
+        }
+
+    def _json(self, raw: Any, resolver: Any, within: tuple[int, ...]) -> pa.DataType | None:
+        """``within``: identities of the schemas that references led to."""
+        import pyarrow as pa
+
+        self._left -= 1
+        raw, resolver, within = _json_target(raw, resolver, within)
+        if self._left < 0 or not isinstance(raw, dict):
+            return None
+        for key in ("oneOf", "anyOf"):
+            branches = [each for each in raw.get(key, ()) if each != {"type": "null"}]
+            if branches:
+                return self._json(branches[0], resolver, within) if len(branches) == 1 else None
+        kinds = raw.get("type", ())
+        types = {kinds} if isinstance(kinds, str) else set(kinds)
+        types.discard("null")
+        if types == {"integer", "number"}:
+            return pa.float64()
+        kind = types.pop() if len(types) == 1 else None
+        if kind == "array":
+            inner = self._json(raw.get("items"), resolver, within)
+            return None if inner is None else pa.list_(inner)
+        if kind == "object":
+            fields = self._json_fields(raw, resolver, within)
+            if not fields or None in fields.values():
+                return None
+            return pa.struct(list(fields.items()))
+        made = _JSON_SIMPLE.get(kind)
+        return None if made is None else made(pa)
+
+
+def _avro_simple(schema: Any) -> _Converted | None:
+    import pyarrow as pa
+
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        digits, scale = schema["precision"], schema.get("scale", 0)
+        if digits <= _DECIMAL128_DIGITS:
+            return pa.decimal128(digits, scale), None
+        return None if digits > _DECIMAL256_DIGITS else (pa.decimal256(digits, scale), None)
+    if logical == "uuid" and kind == "string":
+        return pa.string(), str
+    if kind == "fixed":
+        return pa.binary(schema["size"]), None
+    made = _AVRO_LOGICAL.get((kind, logical)) or _AVRO_SIMPLE.get(kind)
+    return None if made is None else (made(pa), None)
+
+
+def _list_of(inner: _Converted | None) -> _Converted | None:
+    import pyarrow as pa
+
+    if inner is None:
+        return None
+    data_type, change = inner
+    if change is None:
+        return pa.list_(data_type), None
+    return (
+        pa.list_(data_type),
+        lambda value: [None if each is None else change(each) for each in value],
+    )
+
+
+def _map_of(inner: _Converted | None) -> _Converted | None:
+    import pyarrow as pa
+
+    if inner is None:
+        return None
+    data_type, change = inner
+
+    def convert(value: Any) -> Any:
+        if change is None:
+            return list(value.items())
+        return [(key, None if each is None else change(each)) for key, each in value.items()]
+
+    return pa.map_(pa.string(), data_type), convert
+
+
+_DECIMAL128_DIGITS: Final = 38
+_DECIMAL256_DIGITS: Final = 76
+_AVRO_SIMPLE: Final[dict[str, Callable[[Any], Any]]] = {
+    "boolean": lambda pa: pa.bool_(),
+    "int": lambda pa: pa.int32(),
+    "long": lambda pa: pa.int64(),
+    "float": lambda pa: pa.float32(),
+    "double": lambda pa: pa.float64(),
+    "bytes": lambda pa: pa.binary(),
+    "string": lambda pa: pa.string(),
+    "enum": lambda pa: pa.string(),
+}
+_AVRO_LOGICAL: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
+    ("int", "date"): lambda pa: pa.date32(),
+    ("int", "time-millis"): lambda pa: pa.time32("ms"),
+    ("long", "time-micros"): lambda pa: pa.time64("us"),
+    ("long", "timestamp-millis"): lambda pa: pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): lambda pa: pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): lambda pa: pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): lambda pa: pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): lambda pa: pa.timestamp("us"),
+}
+_JSON_SIMPLE: Final[dict[str | None, Callable[[Any], Any]]] = {
+    "integer": lambda pa: pa.int64(),
+    "number": lambda pa: pa.float64(),
+    "string": lambda pa: pa.string(),
+    "boolean": lambda pa: pa.bool_(),
+}
+
+
+def _as_text(value: Any) -> str:
+    """Return an object of fastavro as JSON: bytes as in Avro's own JSON, a character for each."""
+    return json.dumps(value, ensure_ascii=False, default=_plain_value)
+
+
+def _plain_value(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _json_target(
+    raw: Any, resolver: Any, within: tuple[int, ...]
+) -> tuple[Any, Any, tuple[int, ...]]:
+    """Return the schema that references lead to; None instead of a schema that contains itself."""
+    while isinstance(raw, dict) and "$ref" in raw:
+        found = resolver.lookup(raw["$ref"])
+        raw, resolver = found.contents, found.resolver
+        if id(raw) in within:
+            return None, resolver, within
+        within = (*within, id(raw))
+    return raw, resolver, within

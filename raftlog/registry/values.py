@@ -98,7 +98,7 @@ def rows_of(batch: Buffer) -> list[Row]:
     for row, (value, headers) in enumerate(zip(lists.values, lists.headers, strict=True)):
         if value is None:
             continue
-        key = _key_in(headers)
+        key = key_in(headers)
         if key is not None:
             found.append(Row(row, key, value))
         elif len(value) >= PREFIX.size and value[0] == MAGIC_ID:
@@ -108,7 +108,8 @@ def rows_of(batch: Buffer) -> list[Row]:
     return found
 
 
-def _key_in(headers: Sequence[tuple[str, bytes | None]]) -> SchemaKey | None:
+def key_in(headers: Sequence[tuple[str, bytes | None]]) -> SchemaKey | None:
+    """Return the ID or GUID in the headers of a record."""
     for name, content in headers:
         if name == ID_HEADER and content:
             if content[0] == MAGIC_GUID and len(content) == 1 + _GUID_BYTES:

@@ -144,6 +144,10 @@ def test_fields_of_json_values_become_columns(log: raftlog.EmbeddedLog) -> None:
     some = log.scan("json", value="json", columns=["who", "topic"], end=2).to_arrow()
     assert some.to_pydict() == {"who": ["u0", "u1"], "topic": ["json", "json"]}
     assert log.scan("empty", value="json").schema.names == names[:5]
+    log.create_topic("field")
+    with log.producer() as producer:
+        producer.send("field", b'{"value": 4}')
+    assert log.scan("field", value="json").to_arrow().column("value").to_pylist() == [4]
 
 
 def test_a_schema_selects_fields_and_converts_them(log: raftlog.EmbeddedLog) -> None:

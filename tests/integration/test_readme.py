@@ -131,7 +131,8 @@ def test_the_example_of_a_table_works(environment: dict[str, str], tmp_path: Pat
 def test_the_examples_of_schemas_work(
     environment: dict[str, str], running: Cluster, tmp_path: Path
 ) -> None:
-    (shell,), (program,) = examples("bash", SCHEMAS), examples("python", SCHEMAS)
+    pytest.importorskip("duckdb")
+    (shell, query), (program,) = examples("bash", SCHEMAS), examples("python", SCHEMAS)
     out = run(["bash", "-euo", "pipefail", "-c", shell], environment, tmp_path)
     assert "READER_FIELD_MISSING_DEFAULT_VALUE" in out
     assert "exit status 3\ncompatible\n" in out
@@ -139,3 +140,5 @@ def test_the_examples_of_schemas_work(
     program = program.replace(ADDRESS, running.bootstrap)
     out = run([sys.executable, "-c", program], environment, tmp_path)
     assert out.splitlines() == ["[{'item': 'tea', 'count': 2}]", "RecordSchemaError"]
+    out = run(["bash", "-euo", "pipefail", "-c", query], environment, tmp_path)
+    assert out == '{"item": "tea", "pieces": 2, "note": ""}\n'
