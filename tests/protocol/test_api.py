@@ -62,7 +62,7 @@ def test_what_may_be_repeated_is_said() -> None:
         *("operator_prove", "sasl_authenticate", "alter_users"),
         *("create_token", "expire_token"),
         # Somebody else may have changed the group in between.
-        *("offset_commit", "delete_groups", "delete_offsets", "delete_acls"),
+        *("offset_commit", "delete_groups", "delete_offsets", "delete_acls", "schema_registry"),
         # What one connection knows of another broker is not known to the next.
         *("peer_hello", "peer_prove", "raft", "replica_fetch"),
     }
