@@ -202,7 +202,11 @@ class Tables:
     def _interruptible(self, work: Callable[[], Any]) -> Any:
         """Call ``work`` in a thread: in the main thread, DuckDB would not see Ctrl-C."""
         try:
-            return self._thread.submit(work).result()
+            running = self._thread.submit(work)
+            # A signal just before a wait does not end it, so that no wait is long.
+            while not wait([running], INTERRUPT_INTERVAL).done:
+                pass
+            return running.result()
         except KeyboardInterrupt:
             # DuckDB ignores it between the steps of a query: until the thread has nothing to do.
             idle = self._thread.submit(lambda: None)
