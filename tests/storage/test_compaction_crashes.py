@@ -164,10 +164,8 @@ def test_a_pass_that_is_taken_back(chances: int, seed: int) -> None:
     sweep(log_of(7), act, check_log, seed=seed, chances=chances)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    ["synced", *(pytest.param(each, marks=pytest.mark.seeds) for each in ("planned", "completed"))],
-)
+@pytest.mark.seeds
+@pytest.mark.parametrize("moment", ["synced", "planned", "completed"])
 def test_a_cut_after_a_pass(moment: str, chances: int, seed: int) -> None:
     """What the plan would take away must not be taken from the log that comes after."""
 

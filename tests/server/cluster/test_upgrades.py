@@ -839,6 +839,7 @@ def test_no_broker_deletes_records_because_one_clock_steps(by_ms: int) -> None:
     wrong_clocks_play(test)
 
 
+@pytest.mark.seeds  # ten seconds
 def test_of_two_brokers_neither_clock_deletes_records() -> None:
     """The first one alone has a vote in the group of the cluster. Its clock is wrong."""
     with growing_world(1, brokers=2, founders=1) as world:
