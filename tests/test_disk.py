@@ -10,6 +10,7 @@ import resource
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -315,13 +316,16 @@ def test_what_durability_is_promised_is_asked_of_the_system(
     """The simulated disk takes this order for granted."""
     asked: list[str] = []
     fsync, replace = os.fsync, os.replace
+    own = threading.get_ident()  # threads of other tests may still end
 
     def noting_fsync(fd: int) -> None:
-        asked.append(f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}")
+        if threading.get_ident() == own:
+            asked.append(f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}")
         fsync(fd)
 
     def noting_replace(source: str, target: str) -> None:
-        asked.append(f"replace {os.path.basename(target)}")
+        if threading.get_ident() == own:
+            asked.append(f"replace {os.path.basename(target)}")
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
