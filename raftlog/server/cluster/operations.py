@@ -207,10 +207,9 @@ class ClusterOperations:
                 if broker == node.broker_id:
                     (report,) = await node.recovery.survey([CLUSTER_GROUP])
                 else:
-                    async with asyncio.timeout(QUORUM_SECONDS):
-                        answer = await node.links.request(broker, apis.SURVEY, survey)
-                    (report,) = cast(SurveyResponse, answer.message).reports
-            except (RaftlogError, TimeoutError):
+                    answer = await node.links.ask(broker, apis.SURVEY, survey, QUORUM_SECONDS)
+                    (report,) = cast(SurveyResponse, answer).reports
+            except RaftlogError:
                 return -1
             return report.index
 
@@ -283,14 +282,10 @@ class ClusterOperations:
                 f"this broker is not a voter of {request.topic}:{request.partition}, and none of "
                 f"brokers {list(state.replicas)} is connected to it"
             )
-        try:
-            async with asyncio.timeout(FORWARDED_SECONDS):
-                answer = await self._node.links.request(live[0], apis.TRANSFER_LEADER, request)
-        except TimeoutError:
-            raise BrokerUnavailableError(
-                f"broker {live[0]} did not respond within {FORWARDED_SECONDS:g} s. Try again"
-            ) from None
-        return cast(TransferLeaderResponse, answer.message)
+        answer = await self._node.links.ask(
+            live[0], apis.TRANSFER_LEADER, request, FORWARDED_SECONDS
+        )
+        return cast(TransferLeaderResponse, answer)
 
     # -- moving replicas
 

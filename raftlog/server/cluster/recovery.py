@@ -37,7 +37,7 @@ from raftlog.protocol.cluster import (
     SurveyRequest,
     SurveyResponse,
 )
-from raftlog.protocol.schema import Failure, Message
+from raftlog.protocol.schema import Failure
 from raftlog.replication import cluster_commands, histories
 from raftlog.replication.cluster_commands import (
     PEER_PROTOCOL_LOST,
@@ -246,21 +246,11 @@ class Recovery:
         for start in range(0, len(groups), GROUPS_PER_SURVEY):
             survey = SurveyRequest(groups=list(groups[start : start + GROUPS_PER_SURVEY]))
             for peer in self._peers():
-                answer = await self._ask(peer, apis.SURVEY, survey, SURVEY_SECONDS)
+                answer = await self._links.ask(peer, apis.SURVEY, survey, SURVEY_SECONDS)
                 assert isinstance(answer, SurveyResponse)
                 for report in answer.reports:
                     found.setdefault(report.group, {})[peer] = report
         return found
-
-    async def _ask(self, peer: int, api: apis.Api, request: Message, seconds: float) -> Message:
-        try:
-            async with asyncio.timeout(seconds):
-                return (await self._links.request(peer, api, request)).message
-        except TimeoutError:
-            raise BrokerUnavailableError(
-                f"broker {peer} is running and did not respond to {api.name} within {seconds:g} "
-                "s. Try again, or stop the broker if it must be removed"
-            ) from None
 
     def _incarnation(self, broker: int) -> Incarnation:
         return self._me if broker == self._broker_id else self._liveness.incarnation_of(broker) or (
@@ -424,7 +414,7 @@ class Recovery:
         recovery.
         """
         logger.warning("recovery forwarded: broker=%d reason=newer_cluster_state", survivor)
-        answer = await self._ask(survivor, apis.RECOVER_CLUSTER, request, FORWARDED_SECONDS)
+        answer = await self._links.ask(survivor, apis.RECOVER_CLUSTER, request, FORWARDED_SECONDS)
         assert isinstance(answer, RecoverClusterResponse)
         return answer
 
@@ -542,7 +532,7 @@ class Recovery:
         if step.leader == self._broker_id:
             await self.revive(request)
         else:
-            await self._ask(step.leader, apis.REVIVE, request, SURVEY_SECONDS)
+            await self._links.ask(step.leader, apis.REVIVE, request, SURVEY_SECONDS)
 
     def _leader(self, topic_id: str, partition: int) -> int | None:
         state = self._partitions.state_of(topic_id, partition)

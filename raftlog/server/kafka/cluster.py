@@ -89,7 +89,7 @@ async def _elect(
 ) -> tuple[int, str | None]:
     """Return the error of one election, and its text."""
     try:
-        topic, number = _partition(context, name, number)
+        topic = _topic_with(context, name, number)
         info = context.topics.info(topic, number)
         if not preferred:
             if info.leader is not None:
@@ -115,12 +115,14 @@ async def _elect(
         return code_of(error, Place.ADMIN), error.wire_text
 
 
-def _partition(context: BrokerContext, name: str, number: int) -> tuple[HostedTopic, int]:
-    """Return a partition that exists. Raises ``UnknownTopicError``, ``UnknownPartitionError``."""
+def _topic_with(context: BrokerContext, name: str, number: int) -> HostedTopic:
+    """Return a topic. Raises ``UnknownTopicError``, and ``UnknownPartitionError`` if it lacks the
+    partition.
+    """
     topic = context.topics.topic(name)
     if not 0 <= number < len(topic.hosts):
         raise UnknownPartitionError(f"topic {name} has no partition {number}")
-    return topic, number
+    return topic
 
 
 # -- AlterPartitionReassignments -------------------------------------------------------------------
@@ -172,7 +174,7 @@ async def _reassign(
         try:
             if counts[number] > 1:
                 raise InvalidRequestError(f"partition {number} is in the request several times")
-            topic, _ = _partition(context, wanted.name, number)
+            topic = _topic_with(context, wanted.name, number)
             target = _target(context, topic, number, each.replicas)
             held = len(_settled(context, topic, number))
             if len(target) != held and not may_change_factor:

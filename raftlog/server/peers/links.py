@@ -472,6 +472,20 @@ class PeerLinks:
             raise BrokerUnavailableError(f"this broker does not know broker {broker_id}")
         return link.channel.request(api, message, attachment)
 
+    async def ask(self, broker_id: int, api: Api, message: Message, seconds: float) -> Message:
+        """Return the response to a request, which a running broker gives within ``seconds``.
+
+        Raises the peer's error, and ``BrokerUnavailableError`` if it does not respond.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return (await self.request(broker_id, api, message)).message
+        except TimeoutError:
+            raise BrokerUnavailableError(
+                f"broker {broker_id} is running and did not respond to {api.name} within "
+                f"{seconds:g} s. Try again, or stop the broker if it must be removed"
+            ) from None
+
     # -- accepted connections ----------------------------------------------------------------------
 
     def _came_in(self, peer: PeerIdentity) -> None:
