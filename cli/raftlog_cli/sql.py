@@ -20,6 +20,7 @@ import click
 
 from raftlog import limits
 from raftlog.client.scan import ON_ERROR, VALUES, ClusterSource, Scan
+from raftlog.client.threads import wait_once
 from raftlog.errors import InvalidTopicError, RaftlogError, UnknownTopicError
 from raftlog.install import install_command
 from raftlog_cli import options, output
@@ -203,9 +204,8 @@ class Tables:
         """Call ``work`` in a thread: in the main thread, DuckDB would not see Ctrl-C."""
         try:
             running = self._thread.submit(work)
-            # A signal just before a wait does not end it, so that no wait is long.
-            while not wait([running], INTERRUPT_INTERVAL).done:
-                pass
+            # ``result`` alone would not see a signal that comes just before it waits.
+            wait_once(lambda release: running.add_done_callback(lambda _: release()), None)
             return running.result()
         except KeyboardInterrupt:
             # DuckDB ignores it between the steps of a query: until the thread has nothing to do.

@@ -336,6 +336,7 @@ class Producer(ProducerThread, ProducerBase):
         closed, and ``TypeError`` or ``InvalidRequestError`` if an argument is wrong.
         """
         queues = self._accumulator.topics.get(topic)
+        # As ``ProducerCore.ready``, whose call would cost here.
         if (
             queues is None
             or (partition is not None and queues.lacks(partition))
@@ -398,13 +399,7 @@ class Producer(ProducerThread, ProducerBase):
         """
         core = self._core
         try:
-            queues = self._accumulator.topics.get(topic)
-            if (
-                queues is None
-                or (partition is not None and queues.lacks(partition))
-                or core.lacks_schema(topic)
-            ):
-                queues = self._prepare(topic, partition)
+            queues = core.ready(topic, partition) or self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:

@@ -144,6 +144,17 @@ class ProducerCore:
             chosen = checked(found, topic.count, topic.name)
         return value, key, headers, stamp, chosen
 
+    def ready(self, topic: str, partition: int | None) -> TopicQueues | None:
+        """Return the queues of a topic; None if it must be prepared first."""
+        queues = self.accumulator.topics.get(topic)
+        if (
+            queues is None
+            or (partition is not None and queues.lacks(partition))
+            or (self._with_schema and self.lacks_schema(topic))
+        ):
+            return None
+        return queues
+
     def lacks_schema(self, topic: str) -> bool:
         """Whether a serializer needs ``prepare`` for the topic."""
         return any(each.lacks(topic) for each in self._with_schema)

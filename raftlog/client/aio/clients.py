@@ -104,12 +104,8 @@ class AsyncProducer(LoopBound, ProducerBase):
         """
         self._bind()
         core = self._core
-        queues = self._accumulator.topics.get(topic)
-        if (
-            queues is None
-            or (partition is not None and queues.lacks(partition))
-            or (core.is_custom and core.lacks_schema(topic))
-        ):
+        queues = core.ready(topic, partition)
+        if queues is None:
             try:
                 queues = await self._prepare(topic, partition)
             except ClosedError:
@@ -150,13 +146,7 @@ class AsyncProducer(LoopBound, ProducerBase):
         self._bind()
         core = self._core
         try:
-            queues = self._accumulator.topics.get(topic)
-            if (
-                queues is None
-                or (partition is not None and queues.lacks(partition))
-                or core.lacks_schema(topic)
-            ):
-                queues = await self._prepare(topic, partition)
+            queues = core.ready(topic, partition) or await self._prepare(topic, partition)
             if partition is not None:
                 queues.check_partition(partition)
         except ClosedError:
