@@ -87,28 +87,33 @@ def _round(
     client.create_topics([new])[topic].result(TIMEOUT_S)
     try:
         for step, rates, cpu in (
-            (_produce, rounds.produced, rounds.produce_cpu),
-            (_consume, rounds.consumed, rounds.consume_cpu),
+            (produce, rounds.produced, rounds.produce_cpu),
+            (consume, rounds.consumed, rounds.consume_cpu),
         ):
             before = target.busy_s()
             seconds = step(target.bootstrap, topic, records, value)
             cpu.append((target.busy_s() - before) / records)
             rates.append(records / seconds)
-        rounds.trips += _round_trips(target.bootstrap, topic, trips, value)
+        rounds.trips += round_trips(target.bootstrap, topic, trips, value)
     finally:
         client.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
-def _produce(bootstrap: str, topic: str, records: int, value: bytes) -> float:
-    """Return the seconds from the first call until all records are acknowledged."""
+def produce(
+    bootstrap: str, topic: str, records: int, value: bytes, *, reports_each: bool = False
+) -> float:
+    """Return the seconds from the first call until all records are acknowledged.
+
+    ``reports_each``: a callback for each record, which takes longer than sending it; by default for
+    errors only.
+    """
     failures: list[object] = []
 
     def delivered(error: object, _message: object) -> None:
         if error is not None:
             failures.append(error)
 
-    # Report errors only: a callback for each record would take longer than sending it.
-    settings = {**PRODUCER, "delivery.report.only.error": True, "linger.ms": 5}
+    settings = {**PRODUCER, "delivery.report.only.error": not reports_each, "linger.ms": 5}
     producer = confluent_kafka.Producer({**settings, "bootstrap.servers": bootstrap})
     producer.produce(topic, value, on_delivery=delivered)  # connects and fetches metadata
     producer.flush(TIMEOUT_S)
@@ -127,7 +132,7 @@ def _produce(bootstrap: str, topic: str, records: int, value: bytes) -> float:
     return seconds
 
 
-def _consume(bootstrap: str, topic: str, records: int, _value: bytes) -> float:
+def consume(bootstrap: str, topic: str, records: int, _value: bytes) -> float:
     """Return the seconds to read all records from the start."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
@@ -143,7 +148,7 @@ def _consume(bootstrap: str, topic: str, records: int, _value: bytes) -> float:
     return seconds
 
 
-def _round_trips(bootstrap: str, topic: str, count: int, value: bytes) -> list[float]:
+def round_trips(bootstrap: str, topic: str, count: int, value: bytes) -> list[float]:
     """Return the seconds of each record, with one record in flight."""
     producer = confluent_kafka.Producer(
         {**PRODUCER, "linger.ms": 0, "bootstrap.servers": bootstrap}

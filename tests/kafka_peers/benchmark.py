@@ -20,16 +20,16 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-import confluent_kafka
 from confluent_kafka import admin, cimpl
 
 import raftlog
-from raftlog.bench.broker import cpu_s
+from raftlog.bench import kafka
 from raftlog.bench.figures import scratch, target
-from raftlog.bench.kafka import PRODUCER, TIMEOUT_S
+from raftlog.bench.kafka import TIMEOUT_S, KafkaTarget
 from tests.kafka_peers.kafka_broker import kafka_cluster
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,7 +38,6 @@ PLOT: Final = ROOT / "docs/diagrams/peers.svg"
 BEGIN, END = "<!-- make bench-peers -->\n", "<!-- end of make bench-peers -->\n"
 RUN: Final = 10_000  # records of a call to send_many, or of a wait for outcomes
 TRIPS: Final = 500
-POLL_S: Final = 1.0
 
 
 class Client(Protocol):
@@ -93,63 +92,13 @@ class Confluent:
     """librdkafka with confluent-kafka: ``produce`` and callbacks, ``consume``."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bulk = partial(kafka.produce, bootstrap)
+        self.outcomes = partial(kafka.produce, bootstrap, reports_each=True)
+        self.trips = partial(kafka.round_trips, bootstrap)
         self._bootstrap = bootstrap
 
-    def _producer(self, **more: Any) -> confluent_kafka.Producer:
-        return confluent_kafka.Producer({**PRODUCER, "bootstrap.servers": self._bootstrap, **more})
-
-    def _send(self, topic: str, count: int, value: bytes, **more: Any) -> float:
-        left = [count + 1]
-
-        def delivered(error: object, _message: object) -> None:
-            assert error is None, error
-            left[0] -= 1
-
-        producer = self._producer(**more)
-        producer.produce(topic, value, on_delivery=delivered)
-        producer.flush(TIMEOUT_S)
-        start = time.perf_counter()
-        for number in range(count):
-            while True:
-                try:
-                    producer.produce(topic, value, on_delivery=delivered)
-                except BufferError:
-                    producer.poll(0.01)
-                else:
-                    break
-            if number % 1_000 == 0:
-                producer.poll(0)
-        missing = producer.flush(TIMEOUT_S)
-        assert not missing, f"{missing} records were not acknowledged"
-        return time.perf_counter() - start
-
-    def bulk(self, topic: str, count: int, value: bytes) -> float:
-        return self._send(topic, count, value, **{"delivery.report.only.error": True})
-
-    def outcomes(self, topic: str, count: int, value: bytes) -> float:
-        return self._send(topic, count, value)
-
     def read(self, topic: str, count: int) -> float:
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": topic, "enable.auto.commit": False}
-        )
-        start = time.perf_counter()
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        while count > 0:
-            count -= len(consumer.consume(RUN, POLL_S))
-        seconds = time.perf_counter() - start
-        consumer.close()
-        return seconds
-
-    def trips(self, topic: str, count: int, value: bytes) -> list[float]:
-        producer = self._producer(**{"linger.ms": 0})
-
-        def trip() -> None:
-            producer.produce(topic, value)
-            assert not producer.flush(TIMEOUT_S), "a record was not acknowledged"
-
-        trip()
-        return [timed(trip) for _ in range(count)]
+        return kafka.consume(self._bootstrap, topic, count, b"")
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -158,20 +107,16 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """A client and its cluster. ``settings``: of the topics."""
+class System(NamedTuple):
+    """A client and its cluster."""
 
-    name: str
     client: Client
-    bootstrap: str
-    pids: tuple[int, ...]
-    settings: Mapping[str, str]
+    cluster: KafkaTarget
 
     def topic(self) -> str:
-        name = f"bench-{uuid.uuid4().hex[:8]}"
-        client = admin.AdminClient({"bootstrap.servers": self.bootstrap})
-        new = cimpl.NewTopic(name, 1, 3, config=dict(self.settings))
+        cluster, name = self.cluster, f"bench-{uuid.uuid4().hex[:8]}"
+        client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+        new = cimpl.NewTopic(name, 1, cluster.replicas, config=dict(cluster.config))
         client.create_topics([new])[name].result(TIMEOUT_S)
         return name
 
@@ -207,9 +152,9 @@ def measure(system: System, figures: Figures, records: int) -> None:
     figures.add(READ, records / client.read(topic, records))
     figures.add(OUTCOMES, records / client.outcomes(system.topic(), records, small))
     count = records // 5
-    before = sum(map(cpu_s, system.pids))
+    before = system.cluster.busy_s()
     figures.add(LARGE, count / client.bulk(system.topic(), count, large))
-    figures.add(CPU, (sum(map(cpu_s, system.pids)) - before) / count * 1e6)
+    figures.add(CPU, (system.cluster.busy_s() - before) / count * 1e6)
     figures.add(TRIP, statistics.median(client.trips(system.topic(), TRIPS, small)) * 1e6)
 
 
@@ -288,29 +233,27 @@ def main() -> None:
         home = stack.enter_context(scratch(given.directory))
         ours = stack.enter_context(target(given.directory, brokers=3))
         theirs = stack.enter_context(kafka_cluster(home, 3))
-        kafka = ",".join(map(str, theirs.addresses))
+        other = ",".join(map(str, theirs.addresses))
         quorum = {"min.insync.replicas": "2"}
         synced = {**quorum, "flush.messages": "1"}
+
+        one = partial(KafkaTarget, bootstrap=ours.bootstrap, pids=ours.pids, replicas=3)
+        another = partial(KafkaTarget, bootstrap=other, pids=theirs.pids, replicas=3)
         systems = [
-            System("raftlog", Native(ours.bootstrap), ours.bootstrap, ours.pids, quorum),
-            System(
-                "raftlog by librdkafka",
-                Confluent(ours.bootstrap),
-                ours.bootstrap,
-                ours.pids,
-                quorum,
-            ),
-            System("Kafka, page cache", Confluent(kafka), kafka, theirs.pids, quorum),
-            System("Kafka, synced", Confluent(kafka), kafka, theirs.pids, synced),
+            System(Native(ours.bootstrap), one("raftlog", config=quorum)),
+            System(Confluent(ours.bootstrap), one("raftlog by librdkafka", config=quorum)),
+            System(Confluent(other), another("Kafka, page cache", config=quorum)),
+            System(Confluent(other), another("Kafka, synced", config=synced)),
         ]
-        found = {system.name: Figures() for system in systems}
-        for system in systems:
-            sys.stderr.write(f"not counted, while code is compiled: {system.name}\n")
-            measure(system, Figures(), records)
+        found = {each.cluster.name: Figures() for each in systems}
+        for each in systems:
+            sys.stderr.write(f"not counted, while code is compiled: {each.cluster.name}\n")
+            measure(each, Figures(), records)
         for turn in range(given.rounds):
-            for system in systems[turn % 4 :] + systems[: turn % 4]:
-                sys.stderr.write(f"round {turn + 1} of {given.rounds}: {system.name}\n")
-                measure(system, found[system.name], records)
+            for each in systems[turn % 4 :] + systems[: turn % 4]:
+                name = each.cluster.name
+                sys.stderr.write(f"round {turn + 1} of {given.rounds}: {name}\n")
+                measure(each, found[name], records)
         load = before, os.getloadavg()[0]
     said = text(found, given.rounds, load)
     sys.stdout.write(said)
