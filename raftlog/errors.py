@@ -18,7 +18,9 @@
     │   ├── StaleMemberEpochError    the member epoch has increased: repeat with the newest one
     │   ├── DiskHungError            the broker's disk completes no sync; nothing was appended
     │   ├── RebalanceInProgressError the classic group forms a new generation: join again
-    │   └── SessionEndedError        not authenticated again in time: open another connection
+    │   ├── SessionEndedError        not authenticated again in time: open another connection
+    │   ├── ConcurrentTransactionsError  the last transaction of this id is still being completed
+    │   └── UnstableOffsetError      an open transaction holds an offset of the group: wait
     ├── OutcomeUnknownError          may have been done: safe to repeat only with a sequence
     │   ├── ConnectionLostError      the connection closed before the response arrived
     │   ├── RequestTimedOutError     no response within the request timeout
@@ -27,7 +29,8 @@
     ├── RefusedError                 invalid request: sending it again gives the same response
     │   ├── InvalidRequestError      a field is missing, has the wrong type or is out of range
     │   │   ├── KeyRequiredError     a record without a key for a compacted topic
-    │   │   └── RecordSchemaError    a record that does not match the topic's schema
+    │   │   ├── RecordSchemaError    a record that does not match the topic's schema
+    │   │   └── InvalidTransactionTimeoutError  0, or over transaction.max.timeout.ms
     │   ├── UnsupportedApiError      the broker does not have this API
     │   ├── UnsupportedVersionError  the broker does not have this version of the API
     │   ├── FrameError               no frame, or one over the limit; the connection closes
@@ -46,6 +49,11 @@
     │   ├── OutOfOrderSequenceError  a producer's sequence number leaves a gap
     │   │   └── UnknownProducerError all batches of the producer in the partition are deleted
     │   ├── ProducerFencedError      a newer epoch of the same producer exists
+    │   ├── TransactionAbortedError  the transaction cannot commit: abort it, run its block again
+    │   ├── InvalidTransactionStateError  not possible in the state of the transaction
+    │   ├── InvalidProducerMappingError   the transactional id has another producer id
+    │   ├── UnknownTransactionError       no such transactional id
+    │   ├── StaleTransactionCoordinatorError  a marker of a former coordinator
     │   ├── UnsupportedFeatureError  not available in this release or deployment
     │   ├── ClosedError              the client was closed
     │   ├── AccessDeniedError        no access rule allows it, or the cluster secret is missing
@@ -224,6 +232,18 @@ class SessionEndedError(RetriableError):
     code = 17
 
 
+class ConcurrentTransactionsError(RetriableError):
+    """The last transaction of this transactional id is still being completed. Try again soon."""
+
+    code = 19
+
+
+class UnstableOffsetError(RetriableError):
+    """An open transaction holds a new offset of the group: wait until it ends."""
+
+    code = 20
+
+
 class OutcomeUnknownError(RaftlogError):
     """The request may have been processed. Repeating it is safe only if it is idempotent."""
 
@@ -284,6 +304,12 @@ class RecordSchemaError(InvalidRequestError):
     def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.rows = rows
+
+
+class InvalidTransactionTimeoutError(InvalidRequestError):
+    """A transaction timeout of 0 or less, or over the broker's transaction.max.timeout.ms."""
+
+    code = 267
 
 
 class UnsupportedApiError(RefusedError):
@@ -441,6 +467,36 @@ class ProducerFencedError(RefusedError):
     """A newer epoch of the same producer id exists: this one must not write."""
 
     code = 215
+
+
+class TransactionAbortedError(RefusedError):
+    """The transaction cannot be committed: abort it, and run its block again."""
+
+    code = 262
+
+
+class InvalidTransactionStateError(RefusedError):
+    """The request is not possible in the state of the transaction."""
+
+    code = 263
+
+
+class InvalidProducerMappingError(RefusedError):
+    """The transactional id is unknown, or has another producer id. Initialize the producer."""
+
+    code = 264
+
+
+class UnknownTransactionError(RefusedError):
+    """There is no transactional id of that name."""
+
+    code = 265
+
+
+class StaleTransactionCoordinatorError(RefusedError):
+    """A marker of a coordinator that was replaced. The newer one decides."""
+
+    code = 266
 
 
 class UnsupportedFeatureError(RefusedError):

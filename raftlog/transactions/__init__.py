@@ -1,0 +1,1 @@
+"""Transactions: the pure part of their coordinator. ``raftlog.server.transactions`` runs it."""
