@@ -44,6 +44,7 @@ SCHEMAS_TOPIC: Final = "__schemas"  # state of the schema registry
 
 # Only brokers create, write and delete these topics. Raftlog does not have the last two yet; tools
 # of Kafka expect their names to be internal. Other names with two underscores belong to users.
+COMMITTED: Final = "committed"  # isolation of a reader: records of committed transactions only
 INTERNAL_TOPICS: Final = frozenset(
     (OFFSETS_TOPIC, AUDIT_TOPIC, SCHEMAS_TOPIC, "__transaction_state", "__share_group_state")
 )

@@ -7,7 +7,7 @@ no response.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -56,6 +56,8 @@ class ProduceRequest(Message):
 
     ``producer``: name of a named producer, to which the producer ID of the batches belongs. Access
     rules for the name apply. ``traced``: respond with the ``times`` of each batch.
+    ``transactional_id``: of the producer of transactional batches. The leader adds its partition to
+    the transaction, if it is not in it.
     """
 
     acks: Literal[-1, 0, 1]
@@ -64,6 +66,7 @@ class ProduceRequest(Message):
     ]
     producer: Annotated[str, Meta(max_length=limits.PRODUCER_NAME_CHARS_MAX)] = ""
     traced: bool = False
+    transactional_id: Annotated[str, Meta(max_length=limits.PRODUCER_NAME_CHARS_MAX)] = ""
 
 
 _Microseconds = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -243,6 +246,11 @@ class ListProducersResponse(Message):
 # ``UnknownLeaderEpochError``.
 
 
+# What a reader gets: the records of committed transactions, or all. "": the client does not know
+# transactions; it gets all records, and no marker.
+Isolation: TypeAlias = Literal["", "committed", "uncommitted"]
+
+
 class FetchPartition(Message):
     """Position to fetch from. ``bytes_max``: default 1 MiB.
 
@@ -261,7 +269,11 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Fetch records. ``replica_ok``: any in-sync replica can respond, with committed records."""
+    """Fetch records. ``replica_ok``: any in-sync replica can respond, with committed records.
+
+    ``isolation``: with ``committed``, the response ends at the last stable offset and lists the
+    aborted transactions, whose records the client drops.
+    """
 
     partitions: Annotated[
         list[FetchPartition], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
@@ -270,10 +282,22 @@ class FetchRequest(Message):
     bytes_min: ByteCount = 1
     bytes_max: ByteCount = limits.FETCH_BYTES_MAX
     replica_ok: bool = False
+    isolation: Isolation = ""
+
+
+class AbortedTransaction(Message):
+    """The records of a producer from ``first_offset`` to its next marker of an abort."""
+
+    producer_id: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    first_offset: WireOffset
 
 
 class FetchedPartition(Message):
-    """Fetched batches of a partition. ``high_watermark``: end offset of the committed records."""
+    """Fetched batches of a partition. ``high_watermark``: end offset of the committed records.
+
+    ``stable_offset``: end of the records whose transactions have all ended. ``aborted``: of a fetch
+    with isolation ``committed``.
+    """
 
     topic: TopicName
     partition: PartitionIndex
@@ -281,6 +305,8 @@ class FetchedPartition(Message):
     high_watermark: WireOffset = -1
     log_start_offset: WireOffset = -1
     length: ByteCount = 0
+    stable_offset: WireOffset = -1
+    aborted: list[AbortedTransaction] = []
 
 
 class FetchResponse(Message):
@@ -297,12 +323,14 @@ class OffsetQuery(Message):
     """Look up one offset.
 
     ``at``: ``earliest``, ``latest``, or a timestamp in ms (the first record at or after it).
+    ``isolation``: ``latest`` of ``committed`` is the last stable offset.
     """
 
     topic: TopicName
     partition: PartitionIndex
     at: Literal["earliest", "latest"] | Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     leader_epoch: WireEpoch = -1
+    isolation: Isolation = ""
 
 
 class ListOffsetsRequest(Message):

@@ -20,7 +20,7 @@ A batch is the unit of compression, replication, checksum and I/O. Its header, l
                   bit 1: compacted: written by a broker in place of one or more batches
     layout        1: columns, from raftlog's clients; 2: rows, as Kafka's clients sent them
     attributes    bits 0-2: codec (0 none, 1 gzip, 2 snappy, in layout 2 only, 3 lz4, 4 zstd)
-                  bit 4: transactional; bit 5: control
+                  bit 4: transactional; bit 5: control; bit 6, of a control batch only: commit
     chain         xxh3_64(chain of the batch before, u64 ‖ bytes 0 to 16 ‖ append_timestamp ‖
                   leader_epoch ‖ crc32c); before the first batch of a log it is 0. A compacted
                   batch has the chain value of the last batch that it replaces
@@ -41,6 +41,11 @@ A mirror (``raftlog.mirror``) copies a batch with its range of offsets, so that 
 compacted batch has gaps too, and writes batches without records for offsets that its source has
 deleted. They are not marked as compacted, because their chain value is computed like that of any
 other batch. The sequences of their producer count offsets instead of records.
+
+A control batch is a marker: the leader writes it where a transaction of ``producer_id`` ends. Its
+one record is that of Kafka (layout 2), and no consumer gets it. So that brokers need the headers
+only, bit 6 tells a commit from an abort, and base_sequence is the epoch of the transaction's
+coordinator (Kafka's clients get -1).
 """
 
 from __future__ import annotations
@@ -67,6 +72,7 @@ COMPACTED: Final = 1 << 1
 CODEC_MASK: Final = 0b111
 TRANSACTIONAL: Final = 1 << 4
 CONTROL: Final = 1 << 5
+COMMIT: Final = 1 << 6  # of a control batch
 NO_EPOCH: Final = -1
 
 _LEADER_FIELDS: Final = "BBHIqQqi"
@@ -102,7 +108,7 @@ _ATTRIBUTES: Final = frozenset(
     for codec in Codec
     for transactional in (0, TRANSACTIONAL)
     for control in (0, CONTROL)
-)
+) | {TRANSACTIONAL | CONTROL | COMMIT}
 
 
 class BatchHeader(NamedTuple):
@@ -178,6 +184,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether a control batch ends a transaction with a commit."""
+        return bool(self.attributes & COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +400,12 @@ def _split(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def seal(
-    body: BatchBody, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+    body: BatchBody,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
 ) -> bytes:
     """Return the 88-byte header of ``body``. The batch is the header, then ``body.payload``.
 
@@ -398,7 +414,7 @@ def seal(
     return seal_payload(
         body.payload,
         layout=COLUMNS,
-        attributes=body.codec,
+        attributes=body.codec | (TRANSACTIONAL if is_transactional else 0),
         record_count=body.record_count,
         last_offset_delta=body.last_offset_delta,
         first_timestamp_ms=body.first_timestamp_ms,

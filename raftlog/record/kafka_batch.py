@@ -27,13 +27,14 @@ Source: Kafka's documentation, "Record Batch"; ``LogValidator`` of Kafka's broke
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from raftlog import limits
 from raftlog.errors import CorruptBatchError, KafkaBatchError, KafkaBatchFault
 from raftlog.record import kafka_compression, kafka_rows
 from raftlog.record.batch import (
     CODEC_MASK,
+    COMMIT,
     CONTROL,
     HEADER_BYTES,
     KAFKA_EXTRA_BYTES,
@@ -48,7 +49,10 @@ from raftlog.record.batch import (
 from raftlog.record.codec import open_batch
 from raftlog.record.compression import Codec
 from raftlog.record.kafka_rows import PREFIX
-from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer, TimestampMs
+
+if TYPE_CHECKING:
+    from raftlog.transactions.values import Marker
 
 _MAGIC: Final = 2
 _FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
@@ -312,6 +316,42 @@ def to_stored(batch: CheckedBatch) -> bytearray:
     return stored
 
 
+# -- markers ---------------------------------------------------------------------------------------
+
+
+_MARKER_KEY: Final = struct.Struct(">hh")  # version 0; type 0 abort, 1 commit
+_MARKER_VALUE: Final = struct.Struct(">hi")  # version 0, epoch of the coordinator
+
+
+def marker_batch(marker: Marker, *, now_ms: TimestampMs) -> bytes:
+    """Return the control batch of a marker, for a leader to stamp and append.
+
+    Source: Kafka's ``EndTransactionMarker`` and ``ControlRecordType``.
+    """
+    key = _MARKER_KEY.pack(0, marker.is_commit)
+    value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
+    # Zigzag varints: the length of the row, attributes, deltas of time and offset, and lengths.
+    row = b"".join((b"\x00\x00\x00\x08", key, b"\x0c", value, b"\x00"))
+    row = bytes([2 * len(row)]) + row
+    kafka_attributes = TRANSACTIONAL | CONTROL
+    producer = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+    sealed = _Sealed(kafka_attributes, 0, now_ms, now_ms, *producer[:2], NO_SEQUENCE, 1)
+    crc = crc32c(row, crc32c(_SEALED.pack(*sealed)))
+    payload = PREFIX.pack(crc, kafka_attributes, now_ms) + row
+    header = seal_payload(
+        payload,
+        layout=KAFKA_ROWS,
+        attributes=kafka_attributes | (COMMIT if marker.is_commit else 0),
+        record_count=1,
+        last_offset_delta=0,
+        first_timestamp_ms=now_ms,
+        max_timestamp_ms=now_ms,
+        producer=producer,
+        uncompressed_length=len(payload),
+    )
+    return header + payload
+
+
 # -- fetch -----------------------------------------------------------------------------------------
 
 
@@ -366,7 +406,7 @@ def _sealed_of(header: BatchHeader, attributes: int, base_timestamp: int) -> _Se
         header.max_timestamp if header.record_count else NO_TIMESTAMP,
         header.producer_id,
         header.producer_epoch,
-        header.base_sequence,
+        NO_SEQUENCE if header.is_control else header.base_sequence,
         header.record_count,
     )
 

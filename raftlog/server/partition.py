@@ -27,7 +27,7 @@ from raftlog.errors import (
     DiskFullError,
     DiskHungError,
     FencedLeaderEpochError,
-    FileLimitError,
+    InvalidTransactionStateError,
     LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
@@ -37,19 +37,23 @@ from raftlog.errors import (
     StorageFailedError,
     UnknownLeaderEpochError,
 )
-from raftlog.record import BatchHeader
+from raftlog.record import BatchHeader, parse_header
+from raftlog.record.kafka_batch import marker_batch
 from raftlog.replication.cluster_commands import Event
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState, state_alone
 from raftlog.replication.trusted_time import TrustedTime
-from raftlog.server.disks import DiskSpace, DiskWatch
+from raftlog.server.disks import DiskSpace, DiskWatch, Hindrance
 from raftlog.server.metrics import Counters
 from raftlog.server.scheduling import Acknowledge, OffsetWaiters, Watcher, Workers
 from raftlog.storage import Appended, DeleteTask, Log, SyncTask, TimestampSearch
 from raftlog.types import NO_BASE_OFFSET, Buffer, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
+    from raftlog.server.apis.produce import Verification
     from raftlog.storage import CompactionTask
+    from raftlog.storage.transactions import Aborted
+    from raftlog.transactions.values import Marker
 
 
 # -- broker clock ----------------------------------------------------------------------------------
@@ -236,6 +240,7 @@ class Partition:
         "topic_id",
         "topic_partition",
         "unclean_epoch",
+        "verifications",
     )
 
     def __init__(
@@ -257,6 +262,8 @@ class Partition:
         self.on_durable: Callable[[Partition], None] | None = None
         self.obstacle = ""  # reason why nothing can be committed though this broker leads
         self.hindrance = Hindrance(services.loop.time)
+        # Of this leader, by producer: batches that are not known yet to be of a transaction.
+        self.verifications: dict[int, Verification] = {}
         self.closed: RaftlogError | None = None  # reason, once nothing may be appended or read here
         self.committed_bytes = 0  # total of this host: shows a waiting fetch how much is new
         self.appended_bytes = 0  # total of this host, as leader and as follower
@@ -372,6 +379,9 @@ class Partition:
         """Fail the waits for a commit by this leader: the next leader may or may not keep the
         records.
         """
+        self._end_verifications(
+            NotLeaderError(f"{self.topic_partition}: leadership changed. Nothing was appended")
+        )
         self.hindrance.begin_role()
         self.conflict = ""
         if self.leadership is None:
@@ -449,6 +459,67 @@ class Partition:
         Raises ``NotLeaderError``, also when the log is corrupt and other brokers can lead, and
         ``NotEnoughReplicasError`` if it is ``to_be_committed``.
         """
+
+        def write() -> Appended:
+            space = self._services.space
+            if space.level and not self._is_stored(header):
+                space.check_producer(self.topic_partition)
+            now_ms = self._services.clock.wall_ms()
+            return self.log.append(
+                batch,
+                header,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                at_offset=at_offset,
+            )
+
+        return self._append_by(write, header, len(batch), to_be_committed=to_be_committed)
+
+    def append_marker(self, marker: Marker, done: Acknowledge) -> None:
+        """End a transaction here: append its marker, and call ``done`` once it is committed.
+
+        Also when an earlier marker has ended it: coordinators repeat markers. A full disk does not
+        refuse it, because readers of committed records would wait. Batches of the transaction that
+        are not verified yet are refused: they come after its end. Raises the errors of ``append``,
+        ``StaleTransactionCoordinatorError`` and ``ProducerFencedError``.
+        """
+        self.check_leading()
+        if not self.log.producers.needs(marker):
+            self._end_verification(marker)
+            self.when_committed(self.log.log_end_offset, done)
+            return
+        now_ms = self._services.clock.wall_ms()
+        batch = marker_batch(marker, now_ms=now_ms)
+        write = partial(
+            self.log.append_marker, batch, leader_epoch=self.leader_epoch, now_ms=now_ms
+        )
+        appended = self._append_by(write, parse_header(batch), len(batch), to_be_committed=True)
+        self._end_verification(marker)
+        self.when_committed(appended.last_offset + 1, done)
+
+    def _end_verification(self, marker: Marker) -> None:
+        verification = self.verifications.get(marker.producer_id)
+        if verification is not None and verification.producer_epoch <= marker.producer_epoch:
+            verification.end(
+                InvalidTransactionStateError(
+                    f"{self.topic_partition}: the transaction of producer {marker.producer_id} "
+                    "has ended before its batch arrived"
+                )
+            )
+
+    def _end_verifications(self, reason: RaftlogError) -> None:
+        for verification in tuple(self.verifications.values()):
+            verification.end(reason)
+
+    def _append_by(
+        self,
+        write: Callable[[], Appended],
+        header: BatchHeader,
+        size_bytes: int,
+        *,
+        to_be_committed: bool,
+    ) -> Appended:
+        """Check that this broker may append, ``write``, and note what was written."""
         leadership = self.check_leading()
         if self._is_disk_hung or (self._waits_for_disk and self._services.disk.is_hung):
             raise self._disk_hung()
@@ -457,17 +528,7 @@ class Partition:
         if to_be_committed and not leadership.has_quorum:
             raise self._too_few_in_sync(leadership)
         try:
-            space = self._services.space
-            if space.level and not self._is_stored(header):
-                space.check_producer(self.topic_partition)
-            now, now_ms = self._services.clock.read()
-            appended = self.log.append(
-                batch,
-                header,
-                leader_epoch=self.leader_epoch,
-                now_ms=now_ms,
-                at_offset=at_offset,
-            )
+            appended = write()
         except StorageFailedError as error:
             self._services.on_failed(error)
             raise
@@ -483,11 +544,12 @@ class Partition:
         if not appended.duplicate:
             if self.hindrance.is_short:
                 self._found_room()
-            self._note_appended(appended.last_offset + 1, len(batch), now)
+            now = self._services.clock.monotonic()
+            self._note_appended(appended.last_offset + 1, size_bytes, now)
             counters = self._services.counters
             counters.produced_batches += 1
             counters.produced_records += header.record_count
-            counters.produced_bytes += len(batch)
+            counters.produced_bytes += size_bytes
             self._appended()
             for watcher in tuple(self._append_watchers):
                 watcher.wake()
@@ -687,9 +749,19 @@ class Partition:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def read(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
-        """Return committed batches from ``start_offset`` on. No other method reads a log for
-        clients.
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The end of what a reader of committed transactions may see: up to the high watermark."""
+        stable = self.log.producers.transactions.last_stable_offset(self._high_watermark)
+        return max(stable, self.log.log_start_offset)
+
+    def aborted(self, start_offset: Offset, end_offset: Offset) -> list[Aborted]:
+        """Return the aborted transactions of a range below the last stable offset."""
+        return self.log.producers.transactions.aborted(start_offset, end_offset)
+
+    def read(self, *, start_offset: Offset, bytes_max: int, to_stable: bool = False) -> list[bytes]:
+        """Return committed batches from ``start_offset`` on; ``to_stable``: below the last stable
+        offset. No other method reads a log for clients.
 
         It is a pread from the page cache, on the loop. If cold reads must leave the loop one day,
         this is the place.
@@ -697,9 +769,8 @@ class Partition:
         self._check_open()
         if start_offset < self.log.log_start_offset:
             self._check_start()
-        return self.log.read(
-            start_offset=start_offset, end_offset=self._high_watermark, bytes_max=bytes_max
-        )
+        end_offset = self.last_stable_offset if to_stable else self._high_watermark
+        return self.log.read(start_offset=start_offset, end_offset=end_offset, bytes_max=bytes_max)
 
     def read_uncommitted(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
         """Return batches up to the log's end: for followers to copy."""
@@ -842,6 +913,7 @@ class Partition:
         self._waiting_for_disk.refuse(reason)
         self._waiting_for_commit.refuse(reason)
         self._waiting_for_start.refuse(reason)
+        self._end_verifications(reason)
         for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
 
@@ -1192,98 +1264,6 @@ def check_epoch(
     raise UnknownLeaderEpochError(
         f"{topic_partition}: this broker has not received leader epoch {known_epoch} yet"
     )
-
-
-# -- hindrance -------------------------------------------------------------------------------------
-#
-# Disk problems of one log: a full disk or a disk that hangs, and their duration.
-#
-# The log's host records every refused append; the role manager records a disk that completes no
-# sync. Without problems, nothing is recorded and nothing is counted. The role manager decides the
-# reaction.
-
-
-# Seconds. A log without disk space for this time transfers its role to another broker. A disk
-# counts as hung after a longer time (``disk_watch``), so nothing is added for it.
-FULL_SECONDS: Final = 1.0
-# If all disks are full, no broker is better than the last one: each failed transfer multiplies the
-# time to the next one by this factor, up to a maximum.
-SLOWER: Final = 4.0
-FULL_SECONDS_MAX: Final = 60.0
-_SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
-
-
-class Hindrance:
-    """Disk problems of one log. ``now`` returns monotonic seconds."""
-
-    __slots__ = ("_began", "_futile", "_now", "_since", "cause", "is_held_up", "is_short")
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._since: float | None = None  # monotonic seconds; start of the problem, in this role
-        self._began: float | None = None  # monotonic seconds; start of the problem, in any role
-        self._futile = [0, 0]  # number of transfers, as a follower and as the leader
-        # An append failed for lack of disk space, and none has succeeded since.
-        self.is_short = False
-        self.cause = ""  # of the last refused append: "disk_full" or "file_limit"
-        self.is_held_up = False  # the disk completes no sync, or too few of them
-
-    def __str__(self) -> str:
-        return "disk_hung" if self.is_held_up else self.cause
-
-    def refused(self, error: RaftlogError | None = None) -> None:
-        """Record an append that failed with ``error`` for lack of disk space, or of files."""
-        self.cause = "file_limit" if isinstance(error, FileLimitError) else "disk_full"
-        self.is_short = True
-        self._begin()
-
-    def found(self) -> None:
-        """Record a successful append. Only needed while ``is_short``; further calls have no
-        effect.
-        """
-        self.is_short = False
-        self._end()
-
-    def hold_up(self, is_held_up: bool) -> None:
-        """Record whether syncs take too long. Call it periodically while they do."""
-        was_held_up, self.is_held_up = self.is_held_up, is_held_up
-        if is_held_up:
-            self._begin()
-        elif was_held_up:
-            self._end()
-
-    def _begin(self) -> None:
-        now = self._now()
-        self._since = now if self._since is None else self._since
-        self._began = now if self._began is None else self._began
-
-    def _end(self) -> None:
-        if not (self.is_short or self.is_held_up):
-            self._since, self._began, self._futile = None, None, [0, 0]
-
-    @property
-    def seconds(self) -> float:
-        """Return the duration in seconds, in any roles; 0 without a problem."""
-        return 0.0 if self._began is None else self._now() - self._began
-
-    def begin_role(self) -> None:
-        """Restart the measurement: problems in an earlier role do not count for this one."""
-        self._since = None
-
-    def is_overdue(self, *, leads: bool) -> bool:
-        """Whether it has lasted too long for a leader, or for a follower in sync."""
-        if self._since is None:
-            return False
-        times = min(self._futile[leads], _SLOWER_TIMES_MAX)
-        patience = min(FULL_SECONDS * SLOWER**times, FULL_SECONDS_MAX)
-        if self.is_held_up and not times:
-            patience = 0.0
-        return self._now() - self._since >= patience
-
-    def yielded(self, *, leads: bool) -> None:
-        """Record that the broker stopped leading, or left the ISR, for this reason."""
-        self._futile[leads] += 1
-        self._since = None
 
 
 # -- log compaction --------------------------------------------------------------------------------

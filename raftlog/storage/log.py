@@ -315,7 +315,7 @@ class Log:
         self._check_writable()
         is_mirrored = at_offset != NO_BASE_OFFSET
         check(header, self.config, now_ms=now_ms, is_mirrored=is_mirrored)
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and not header.is_control:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return Appended(
@@ -324,7 +324,28 @@ class Log:
                     earlier.append_timestamp_ms,
                     duplicate=True,
                 )
+            self.producers.check_transaction(header)
+        return self._append(batch, header, leader_epoch, now_ms, at_offset)
+
+    def append_marker(
+        self, batch: Buffer, *, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+    ) -> Appended:
+        """Append the control batch of a marker that ``producers`` needs. Raises the errors of
+        ``append`` that concern the disk."""
+        self._check_writable()
+        return self._append(batch, parse_header(batch), leader_epoch, now_ms, NO_BASE_OFFSET)
+
+    def _append(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        at_offset: Offset,
+    ) -> Appended:
+        """Append a checked batch."""
         base_offset = self.log_end_offset
+        is_mirrored = at_offset != NO_BASE_OFFSET
         if is_mirrored and at_offset != base_offset:
             raise not_at_end(at_offset, base_offset)
         try:
@@ -791,6 +812,7 @@ class Log:
         """
         assert self.log_start_offset <= offset <= self.log_end_offset
         self.log_start_offset = offset
+        self.producers.transactions.forget_below(offset)
         self.epochs.advance_start(offset)  # the file keeps them until the next epoch
         dropped: list[Segment] = []
         saved_offset = self._files.snapshot_offset

@@ -5,7 +5,8 @@ an argument. The state is a function of the log and of expiry, because every bat
 producer id, producer epoch and sequence. A snapshot only avoids a replay of the log. The state
 outlives the records, so retention does not remove producers.
 
-Sequences count records from 0 and wrap from 2^31-1 to 0. Source: KIP-98, KIP-360.
+Sequences count records from 0 and wrap from 2^31-1 to 0. Source: KIP-98, KIP-360. The markers of
+transactions follow KIP-890 and KIP-1228.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from raftlog import limits
 from raftlog.errors import (
+    InvalidTransactionStateError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    StaleTransactionCoordinatorError,
+    ThrottledError,
     UnknownProducerError,
 )
 from raftlog.record import KAFKA_ROWS, BatchHeader
-from raftlog.types import Offset, TimestampMs
+from raftlog.storage.transactions import LogTransactions
+from raftlog.types import NO_SEQUENCE, LeaderEpoch, Offset, TimestampMs
+
+if TYPE_CHECKING:
+    from raftlog.transactions.values import Marker
 
 SEQUENCES: Final = 1 << 31
 # Longer than the longest pause before a producer resends a batch (Spark replays after days).
@@ -57,18 +65,27 @@ class LastWritten(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """Producer that the table contains, with the last batch of its newest epoch."""
+    """Producer that the table contains, with the last batch of its newest epoch.
+
+    ``coordinator_epoch``: of its last marker, -1 without one. ``transaction_start``: first offset
+    of its open transaction, -1 without one.
+    """
 
     producer_id: int
     epoch: int
     newest: WrittenBatch
+    coordinator_epoch: LeaderEpoch
+    transaction_start: Offset
 
 
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     first_offset: Offset  # first batch of the epoch that was added to the table
-    # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty.
+    coordinator_epoch: LeaderEpoch = -1  # of the last marker
+    marker_ms: TimestampMs = -1  # time of the last marker: it counts as activity (KAFKA-9144)
+    # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty. A marker
+    # that began the epoch is one, of sequence -1: the next batch has sequence 0.
     batches: deque[WrittenBatch] = field(
         default_factory=lambda: deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
     )
@@ -88,6 +105,7 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self.transactions = LogTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -137,6 +155,64 @@ class ProducerTable:
             )
         return None
 
+    def check_transaction(self, header: BatchHeader) -> None:
+        """Check that a new batch belongs to the transaction of its producer, or to none.
+
+        Raises ``InvalidTransactionStateError``, or ``ThrottledError`` when the partition has as
+        many transactions as it can have.
+        """
+        transactions, producer_id = self.transactions, header.producer_id
+        if producer_id in transactions:
+            known = self._producers.get(producer_id)
+            if not header.is_transactional or known is None or known.epoch != header.producer_epoch:
+                raise InvalidTransactionStateError(
+                    f"producer {producer_id} epoch {header.producer_epoch} has sent a batch of "
+                    "another transaction, or of none, and its transaction is open. End that first"
+                )
+        elif header.is_transactional:
+            if len(transactions) >= limits.TRANSACTIONS_OPEN_PER_PARTITION_MAX:
+                raise ThrottledError(
+                    f"{len(transactions)} transactions are open in the partition: "
+                    "TRANSACTIONS_OPEN_PER_PARTITION_MAX is reached. Try again later"
+                )
+            if transactions.aborted_count >= limits.TRANSACTIONS_ABORTED_PER_PARTITION_MAX:
+                raise ThrottledError(
+                    f"the partition stores {transactions.aborted_count} aborted transactions: "
+                    "TRANSACTIONS_ABORTED_PER_PARTITION_MAX is reached. Delete records, or lower "
+                    "retention.ms"
+                )
+
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has an open transaction in this epoch."""
+        known = self._producers.get(producer_id)
+        return (
+            producer_id in self.transactions and known is not None and known.epoch == producer_epoch
+        )
+
+    def needs(self, marker: Marker) -> bool:
+        """Whether a marker must be written. If not, an earlier one has ended the transaction, or it
+        has no record here and needs no fence: the coordinator repeats markers.
+
+        Raises ``StaleTransactionCoordinatorError`` for a replaced coordinator, and
+        ``ProducerFencedError`` for an epoch that cannot end the open transaction (KIP-1228).
+        """
+        known = self._producers.get(marker.producer_id)
+        is_open = marker.producer_id in self.transactions
+        if known is None:
+            return marker.is_bumped
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise StaleTransactionCoordinatorError(
+                f"a marker for producer {marker.producer_id} of coordinator epoch "
+                f"{marker.coordinator_epoch}; the newest is {known.coordinator_epoch}"
+            )
+        epoch = marker.producer_epoch
+        if epoch < known.epoch or (is_open and marker.is_bumped and epoch == known.epoch):
+            raise ProducerFencedError(
+                f"a marker for producer {marker.producer_id} of epoch {epoch}; its newest batch "
+                f"has epoch {known.epoch}"
+            )
+        return is_open or epoch > known.epoch
+
     def last_written(self, producer_id: int) -> LastWritten | None:
         """Return the last write of a producer, committed or not; None if the producer is
         unknown."""
@@ -160,7 +236,13 @@ class ProducerTable:
         """Return ``limit`` producers after the first ``skip``, the one that wrote last first."""
         newest_first = reversed(self._producers.items())
         return [
-            ActiveProducer(producer_id, producer.epoch, producer.batches[-1])
+            ActiveProducer(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1],
+                producer.coordinator_epoch,
+                -1 if (first := self.transactions.first_offset(producer_id)) is None else first,
+            )
             for producer_id, producer in islice(newest_first, skip, skip + limit)
         ]
 
@@ -171,22 +253,26 @@ class ProducerTable:
 
     def note(self, header: BatchHeader) -> None:
         """Add a batch of the log. It was checked when it was appended."""
-        producer = self._producers.pop(header.producer_id, None)
-        if producer is None or header.producer_epoch != producer.epoch:
-            producer = _Producer(header.producer_epoch, header.base_offset)
-        producer.batches.append(
-            WrittenBatch(
-                header.base_sequence,
-                last_sequence(header.base_sequence, header.last_offset_delta + 1),
-                header.base_offset,
-                header.next_offset - 1,
-                header.append_timestamp,
-                None if header.is_compacted else header.crc32c,
-            )
-        )
-        self._producers[header.producer_id] = producer
+        producer_id = header.producer_id
+        producer = self._producers.pop(producer_id, None)
+        is_new = producer is None or header.producer_epoch != producer.epoch
+        if producer is None or is_new:
+            coordinator_epoch = -1 if producer is None else producer.coordinator_epoch
+            producer = _Producer(header.producer_epoch, header.base_offset, coordinator_epoch)
+        self._producers[producer_id] = producer
+        if header.is_control:
+            producer.coordinator_epoch = header.base_sequence
+            producer.marker_ms = header.append_timestamp
+            self.transactions.end(producer_id, header.base_offset, is_commit=header.is_commit)
+        elif header.is_transactional:
+            self.transactions.begin(producer_id, header.base_offset)
+        if is_new or not header.is_control:
+            producer.batches.append(_written(header))
         if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
-            del self._producers[next(iter(self._producers))]
+            del self._producers[next(each for each in self._producers if self._may_go(each))]
+
+    def _may_go(self, producer_id: int) -> bool:
+        return producer_id not in self.transactions
 
     def cut(self, log_end_offset: Offset, rebuilt: ProducerTable) -> None:
         """Remove batches at or above the new log end.
@@ -208,16 +294,22 @@ class ProducerTable:
                 )
                 producer.batches.clear()
                 producer.batches.extend(sorted({*theirs, *kept}, key=lambda b: b.base_offset))
+                if other is not None:
+                    producer.coordinator_epoch = other.coordinator_epoch
+                    producer.marker_ms = other.marker_ms
         by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
         self._producers = dict(by_last_write)
+        self.transactions = rebuilt.transactions
 
     def expire(self, *, now_ms: TimestampMs) -> int:
-        """Remove producers that have not written for ``PRODUCER_EXPIRY_MS``. Returns their
-        number."""
+        """Remove producers that have not written for ``PRODUCER_EXPIRY_MS``, and have no open
+        transaction. Returns their number."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.batches[-1].append_timestamp_ms < now_ms - PRODUCER_EXPIRY_MS
+            if max(producer.batches[-1].append_timestamp_ms, producer.marker_ms)
+            < now_ms - PRODUCER_EXPIRY_MS
+            and self._may_go(producer_id)
         ]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -225,6 +317,7 @@ class ProducerTable:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the table as the content of a state file."""
+        transactions = self.transactions.snapshot()
         return {
             "producers": [
                 [
@@ -232,18 +325,39 @@ class ProducerTable:
                     producer.epoch,
                     [list(batch) for batch in producer.batches],
                     producer.first_offset,
+                    producer.coordinator_epoch,
+                    producer.marker_ms,
                 ]
                 for producer_id, producer in self._producers.items()
-            ]
+            ],
+            **({"transactions": transactions} if any(transactions.values()) else {}),
         }
 
     @classmethod
     def from_snapshot(cls, state: dict[str, Any]) -> ProducerTable:
         table = cls()
-        for producer_id, epoch, batches, *first in state["producers"]:
+        for producer_id, epoch, batches, *rest in state["producers"]:
             written = [WrittenBatch(*batch) for batch in batches]
-            # Snapshots of older releases lack the first offset. Use the oldest known batch.
-            first_offset = first[0] if first else written[0].base_offset
-            producer = table._producers[producer_id] = _Producer(epoch, first_offset)
+            # Snapshots of older releases lack the first offset, and the rest of transactions. Use
+            # the oldest known batch.
+            first_offset = rest[0] if rest else written[0].base_offset
+            producer = table._producers[producer_id] = _Producer(epoch, first_offset, *rest[1:3])
             producer.batches.extend(written)
+        if "transactions" in state:
+            table.transactions = LogTransactions.from_snapshot(state["transactions"])
         return table
+
+
+def _written(header: BatchHeader) -> WrittenBatch:
+    first = last = NO_SEQUENCE  # of a marker
+    if not header.is_control:
+        first = header.base_sequence
+        last = last_sequence(first, header.last_offset_delta + 1)
+    return WrittenBatch(
+        first,
+        last,
+        header.base_offset,
+        header.next_offset - 1,
+        header.append_timestamp,
+        None if header.is_compacted else header.crc32c,
+    )

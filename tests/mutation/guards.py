@@ -33,6 +33,7 @@ from tests.mutation import (
     guards_roles,
     guards_security,
     guards_states,
+    guards_transactions,
     guards_upgrades,
 )
 from tests.mutation.guard import Guard
@@ -58,6 +59,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     *guards_membership.GUARDS,
     *guards_consumer_groups.GUARDS,
     *guards_compacting.GUARDS,
+    *guards_transactions.GUARDS,
     *guards_coordinator.GUARDS,
     *guards_clocks.GUARDS,
     *guards_producers.GUARDS,

@@ -69,7 +69,7 @@ KEPT: Final = [
         name="a compacted batch counts its sequences by offsets",
         why="a producer's next batch is rejected, or its retry is appended as a new one",
         module="raftlog/storage/producer_state.py",
-        function="ProducerTable.note",
+        function="_written",
         change=argument("call last_sequence", 1, "_.args[0].value.record_count"),
         tests=(f"{_TEST_COMPACTOR}::test_producers_are_known_from_the_compacted_log_alone",),
     ),

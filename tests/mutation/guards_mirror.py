@@ -27,7 +27,7 @@ GUARDS: Final = [
         name="a mirrored batch goes to its offset or nowhere",
         why="records of another producer move all later records of the copy",
         module="raftlog/storage/log.py",
-        function="Log.append",
+        function="Log._append",
         change=never("if not_at_end"),
         tests=(
             f"{_TEST_PRODUCE}::test_only_the_end_of_the_log_suits_a_mirrored_batch_without_a_sequence",
@@ -38,7 +38,7 @@ GUARDS: Final = [
         why="a producer makes offsets without records",
         module="raftlog/server/apis/produce.py",
         function="_check_producible",
-        change=never("if NO_BASE_OFFSET"),
+        change=never("if is_dense"),
         tests=(
             f"{_TEST_PRODUCE}::test_a_mirrored_batch_is_appended_at_its_offset_or_refused",
             f"{_TEST_PRODUCE}::test_a_producer_cannot_send_what_only_compaction_makes",

@@ -87,7 +87,7 @@ ROLES: Final = [
     Guard(
         name="useless leadership transfers become rarer",
         why="where all disks are full, leadership rotates continuously",
-        module="raftlog/server/partition.py",
+        module="raftlog/server/disks.py",
         function="Hindrance.yielded",
         change=drop("assign _futile"),
         tests=(f"{STEP_DOWN}::test_where_all_are_full_leadership_moves_ever_more_seldom",),

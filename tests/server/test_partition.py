@@ -33,19 +33,22 @@ from raftlog.errors import (
 from raftlog.limits import CLOCK_STEP_MS
 from raftlog.record import validate
 from raftlog.replication.cluster_commands import Event
-from raftlog.server.disks import DiskSpace, DiskWatch
-from raftlog.server.metrics import Counters
-from raftlog.server.partition import (
+from raftlog.server.disks import (
     FULL_SECONDS,
     FULL_SECONDS_MAX,
-    SLEEP_SECONDS_MAX,
     SLOWER,
+    DiskSpace,
+    DiskWatch,
+    Hindrance,
+)
+from raftlog.server.metrics import Counters
+from raftlog.server.partition import (
+    SLEEP_SECONDS_MAX,
     WORK_SECONDS_MAX,
     YIELD_SECONDS,
     BrokerClock,
     EventLog,
     GivenUpError,
-    Hindrance,
     LogCompaction,
     LogFlusher,
     LogStartAdvancer,

@@ -32,6 +32,7 @@ def batch_of(
     keys: Sequence[bytes | None] | None = None,
     timestamps_ms: int | Sequence[int] = NOW_MS,
     producer: tuple[int, int, int] = NO_PRODUCER,
+    is_transactional: bool = False,
 ) -> bytes:
     """A batch as a producer sends it; ``producer`` is (id, epoch, base sequence)."""
     body = encode(values, keys=keys, timestamps_ms=timestamps_ms)
@@ -41,6 +42,7 @@ def batch_of(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
+        is_transactional=is_transactional,
     )
     return header + body.payload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raftlog.record import BatchHeader, decode_lists, parse_header, stamp
 from raftlog.storage.producer_state import ProducerTable
@@ -162,10 +162,10 @@ class LogModel:
 
 def as_model(table: ProducerTable) -> dict[int, Producer]:
     """A log's producer table in the model's terms: without checksums and first offsets."""
-    rows: Sequence[tuple[int, int, list[list[int]], int]] = table.snapshot()["producers"]
+    rows: Sequence[tuple[Any, ...]] = table.snapshot()["producers"]
     return {
         producer_id: Producer(epoch, [SentBatch(*batch[:-1]) for batch in batches])
-        for producer_id, epoch, batches, _first_offset in rows
+        for producer_id, epoch, batches, *_ in rows
     }
 
 

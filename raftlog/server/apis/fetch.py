@@ -8,13 +8,21 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from raftlog.errors import DamagedLogError, RaftlogError
 from raftlog.protocol.connection import Request
-from raftlog.protocol.records import FetchedPartition, FetchRequest, FetchResponse
+from raftlog.protocol.records import (
+    AbortedTransaction,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+)
 from raftlog.protocol.schema import Failure
+from raftlog.record import parse_header, split
+from raftlog.record.batch import length_at
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
-from raftlog.types import LeaderEpoch, Offset
+from raftlog.storage.transactions import Aborted
+from raftlog.types import COMMITTED, LeaderEpoch, Offset
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -40,6 +48,11 @@ def _answer(one: PartRead) -> FetchedPartition:
         high_watermark=one.high_watermark,
         log_start_offset=one.log_start_offset,
         length=one.size,
+        stable_offset=one.stable_offset,
+        aborted=[
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in one.aborted
+        ],
     )
 
 
@@ -77,7 +90,9 @@ class Part(Protocol):
 
 
 class PartitionRead(Protocol):
-    """A fetch. ``replica_ok``: any in-sync replica can respond, with committed records."""
+    """A fetch. ``replica_ok``: any in-sync replica can respond, with committed records.
+    ``isolation``: as in ``FetchRequest``.
+    """
 
     @property
     def partitions(self) -> Sequence[Part]: ...
@@ -89,10 +104,14 @@ class PartitionRead(Protocol):
     def bytes_max(self) -> int: ...
     @property
     def replica_ok(self) -> bool: ...
+    @property
+    def isolation(self) -> str: ...
 
 
 class PartRead(NamedTuple):
-    """Batches of a partition, or why they cannot be read. ``size``: of the batches, in bytes."""
+    """Batches of a partition, or why they cannot be read. ``size``: of the batches, in bytes.
+    ``aborted``: the aborted transactions of the batches, for a reader of committed ones.
+    """
 
     part: Part
     error: RaftlogError | None
@@ -100,6 +119,8 @@ class PartRead(NamedTuple):
     size: int
     high_watermark: Offset
     log_start_offset: Offset
+    stable_offset: Offset
+    aborted: list[Aborted]
 
 
 # Sends the response, in steps. Partitions without new records are omitted from the argument.
@@ -117,6 +138,8 @@ class Read:
         "_failures",
         "_found_bytes",
         "_hosts",
+        "_is_committed",
+        "_is_unstable",
         "_parts",
         "_reply",
         "_request",
@@ -139,6 +162,9 @@ class Read:
         # Size of the last read. Before the first read, the requested minimum, so that one is made.
         self._found_bytes = request.bytes_min
         self._committed_bytes = 0  # sum over all hosts, at the last read
+        self._is_committed = request.isolation == COMMITTED
+        # Whether a transaction was open at the last read: its end shows more than its own bytes.
+        self._is_unstable = False
         self._unconfirmed = 0  # partitions that wait for the confirmation that this broker leads
 
     def begin(self) -> Steps:
@@ -207,7 +233,8 @@ class Read:
         committed = sum(host.committed_bytes for host in self._hosts)
         closed = any(self._is_over(host) for host in self._hosts)
         new_bytes = committed - self._committed_bytes
-        return closed or self._found_bytes + new_bytes >= self._request.bytes_min
+        is_enough = self._found_bytes + new_bytes >= self._request.bytes_min
+        return closed or is_enough or (self._is_unstable and new_bytes > 0)
 
     def _go_on(self, *, final: bool) -> Steps:
         """Respond if there is enough data, and in any case if ``final`` or after the time limit."""
@@ -261,6 +288,7 @@ class Read:
         bytes_left = min(self._request.bytes_max, self._context.config.fetch_max_bytes)
         self._committed_bytes = sum(host.committed_bytes for host in self._hosts)
         self._found_bytes = 0
+        self._is_unstable = False
         responses = self._context.responses
         try:
             for part, host in self._in_turn():
@@ -287,24 +315,44 @@ class Read:
         size = sum(map(len, batches))
         if not batches or (size > bytes_left and self._found_bytes):
             return None  # only an empty response may exceed the limit, by one batch
-        return PartRead(part, None, batches, size, host.high_watermark, host.log.log_start_offset)
+        stable = host.last_stable_offset
+        aborted: list[Aborted] = []
+        if self._is_committed and host.aborted(part.offset, stable):
+            aborted = host.aborted(part.offset, _end_of(batches))
+        start = host.log.log_start_offset
+        return PartRead(part, None, batches, size, host.high_watermark, start, stable, aborted)
 
     def _read_batches(self, part: Part, host: Partition, bytes_left: int) -> list[bytes]:
         """Read the batches of one partition. They are verified only if the log is in doubt. Reading
         continues up to the corruption.
         """
-        if part.offset == host.high_watermark and host.closed is None:
+        end = host.high_watermark
+        if self._is_committed:
+            stable = host.last_stable_offset
+            self._is_unstable = self._is_unstable or stable < end
+            end = stable
+        if part.offset == end and host.closed is None:
             return []
+        if host.high_watermark >= part.offset > end:
+            return []  # it has read uncommitted records before
         verifier, bytes_max = self._context.verifier, min(part.bytes_max, bytes_left)
         if part.doubtful:
             verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
         try:
-            return host.read(start_offset=part.offset, bytes_max=bytes_max)
+            return self._batches_of(host, part, bytes_max)
         except DamagedLogError:
             if host.log.damage:
                 raise
             verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
-        return host.read(start_offset=part.offset, bytes_max=bytes_max)
+        return self._batches_of(host, part, bytes_max)
+
+    def _batches_of(self, host: Partition, part: Part, bytes_max: int) -> list[bytes]:
+        found = host.read(
+            start_offset=part.offset, bytes_max=bytes_max, to_stable=self._is_committed
+        )
+        if not self._request.isolation:
+            found = _without_markers(found)
+        return found
 
     def _in_turn(self) -> Iterator[tuple[Part, Partition]]:
         """Return the partitions, starting with a different one each time: with a limit, none is
@@ -317,4 +365,23 @@ class Read:
 
 
 def _failed(part: Part, error: RaftlogError) -> PartRead:
-    return PartRead(part, error, [], 0, -1, -1)
+    return PartRead(part, error, [], 0, -1, -1, -1, [])
+
+
+def _end_of(chunks: list[bytes]) -> Offset:
+    """Return the offset after the last of these batches."""
+    last = chunks[-1]
+    position = 0
+    while position + (length := length_at(last, position)) < len(last):
+        position += length
+    return parse_header(last, position).next_offset
+
+
+def _without_markers(chunks: list[bytes]) -> list[bytes]:
+    """Return the batches without those that a client of an earlier release takes for records."""
+    return [
+        bytes(batch)
+        for chunk in chunks
+        for batch in split(chunk)
+        if not parse_header(batch).is_control
+    ]

@@ -20,7 +20,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps
-from raftlog.types import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
+from raftlog.types import COMMITTED, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 
 def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -62,7 +62,9 @@ At: TypeAlias = Literal["earliest", "latest", "newest"] | int
 
 
 class Query(Protocol):
-    """Request for one offset. ``leader_epoch``: as the client knows it, or -1."""
+    """Request for one offset. ``leader_epoch``: as the client knows it, or -1. ``isolation``: with
+    ``committed``, the end is the last stable offset.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -72,6 +74,8 @@ class Query(Protocol):
     def leader_epoch(self) -> LeaderEpoch: ...
     @property
     def at(self) -> At: ...
+    @property
+    def isolation(self) -> str: ...
 
 
 class Found(NamedTuple):
@@ -118,21 +122,29 @@ def _confirmed(
     elif query.at == "earliest":
         host.committed_start(partial(_started, host, done))
     elif query.at == "latest":
-        done(Found(host.high_watermark, NO_TIMESTAMP, host))
+        end = host.last_stable_offset if query.isolation == COMMITTED else host.high_watermark
+        done(Found(end, NO_TIMESTAMP, host))
     else:
-        reply.go_on(_search(query.at, host, done))
+        reply.go_on(_search(query, host, done))
 
 
 def _started(host: Partition, done: OnFound, start: Offset | RaftlogError) -> None:
     done(start if isinstance(start, RaftlogError) else Found(start, NO_TIMESTAMP, host))
 
 
-def _search(at: Literal["newest"] | int, host: Partition, done: OnFound) -> Steps:
+def _search(query: Query, host: Partition, done: OnFound) -> Steps:
     try:
-        timestamp_ms = host.log.newest_timestamp_ms if at == "newest" else at
+        at = query.at
+        timestamp_ms = at if isinstance(at, int) else host.log.newest_timestamp_ms
         record = None
         if timestamp_ms >= 0:
             record = yield from host.offset_for_timestamp(timestamp_ms)
+        if (
+            record is not None
+            and query.isolation == COMMITTED
+            and record.offset >= host.last_stable_offset
+        ):
+            record = None
         found = Found(*(record or (-1, NO_TIMESTAMP)), host)
     except RaftlogError as failure:
         done(failure)

@@ -13,11 +13,14 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from raftlog import limits
 from raftlog.errors import (
+    ConcurrentTransactionsError,
     CorruptBatchError,
     InvalidRequestError,
+    InvalidTransactionStateError,
+    ProducerFencedError,
     RaftlogError,
+    ThrottledError,
     UnknownProducerError,
-    UnsupportedFeatureError,
 )
 from raftlog.protocol.connection import Request
 from raftlog.protocol.records import (
@@ -36,8 +39,9 @@ from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply, check_once
 from raftlog.server.partition import Partition
-from raftlog.server.scheduling import Steps
+from raftlog.server.scheduling import Acknowledge, Steps
 from raftlog.storage import Appended
+from raftlog.transactions.values import TransactionPart
 from raftlog.types import (
     AUDIT_TOPIC,
     NO_BASE_OFFSET,
@@ -66,7 +70,7 @@ def handle(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     for index, part in enumerate(parts):
         if index:
             yield None
-        yield from produce.append(context, index, part, batches[index], sizes[index])
+        yield from produce.append(context, message, index, part, batches[index], sizes[index])
 
 
 class _Times:
@@ -124,6 +128,7 @@ class _Produce:
     def append(
         self,
         context: BrokerContext,
+        message: ProduceRequest,
         index: int,
         part: ProducePartition,
         batch: Buffer,
@@ -143,6 +148,18 @@ class _Produce:
                 yield partial(context.registry.checks.check, part.topic, mode, batch)
             times = None if self._now is None else _Times(self._reply.began, self._now)
             done = partial(self._done, index, part, times)
+            if header.is_transactional and part.base_offset == NO_BASE_OFFSET:
+                append_in_transaction(
+                    context,
+                    host,
+                    bytes(batch),  # it may wait
+                    header,
+                    self._acks,
+                    done,
+                    transactional_id=message.transactional_id,
+                    adds=True,
+                )
+                return
             end = append(host, batch, header, self._acks, done, at_offset=part.base_offset)
             if times is not None:
                 times.follow(host, end)
@@ -285,15 +302,155 @@ def _acknowledge(
 
 def _check_producible(header: BatchHeader, at_offset: Offset) -> None:
     """Reject batches that are valid, and that a producer must not send."""
-    if header.is_transactional or header.is_control:
-        raise UnsupportedFeatureError(
-            "transactional and control batches are not accepted: this release has no transactions"
+    if header.is_control and at_offset == NO_BASE_OFFSET:
+        raise CorruptBatchError(
+            "a control batch, which the leader writes. Only a mirror may send one, with its offset"
         )
     if not header.is_dense and at_offset == NO_BASE_OFFSET:
         raise CorruptBatchError(
             f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
             "offsets. Only a mirror, which requests the base offset, may send a batch with gaps"
         )
+
+
+# -- transactions ----------------------------------------------------------------------------------
+#
+# A leader appends the first batch of a transaction to its partition once the coordinator confirms
+# that the partition is in the transaction, durably (KIP-890). So a marker is written wherever a
+# transaction has records, and no late batch begins a transaction that no marker ends.
+
+
+VERIFY_PAUSE_SECONDS: Final = 0.01  # before another try while the last transaction is completed
+VERIFY_TRIES_MAX: Final = 100
+
+
+class Verification:
+    """Batches of a producer in one partition that wait until its coordinator has confirmed that the
+    partition is in the transaction. A marker of the transaction ends it: a confirmation that comes
+    later has no effect.
+    """
+
+    __slots__ = ("_host", "_waiting", "is_over", "producer_epoch", "producer_id")
+
+    def __init__(self, host: Partition, header: BatchHeader) -> None:
+        self.producer_id, self.producer_epoch = header.producer_id, header.producer_epoch
+        self.is_over = False
+        self._host = host
+        self._waiting: list[Acknowledge] = []
+        host.verifications[header.producer_id] = self
+
+    def add(self, go_on: Acknowledge) -> None:
+        """Call ``go_on`` at the end, in the order of the calls. Raises ``ThrottledError``."""
+        if len(self._waiting) >= limits.UNVERIFIED_BATCHES_MAX:
+            raise ThrottledError(
+                f"{len(self._waiting)} batches of producer {self.producer_id} wait for its "
+                "coordinator, and UNVERIFIED_BATCHES_MAX is reached. Try again later"
+            )
+        self._waiting.append(go_on)
+
+    def end(self, error: RaftlogError | None) -> None:
+        """Append the batches that wait, or refuse them with ``error``."""
+        if self.is_over:
+            return
+        self.is_over = True
+        del self._host.verifications[self.producer_id]
+        for go_on in self._waiting:
+            go_on(error)
+
+
+def append_in_transaction(
+    context: BrokerContext,
+    host: Partition,
+    batch: Buffer,
+    header: BatchHeader,
+    acks: int,
+    done: OnStored,
+    *,
+    transactional_id: str,
+    adds: bool,
+) -> None:
+    """Append a batch of a transaction, as ``append`` does, once it is known to belong to one.
+
+    ``adds``: whether the coordinator adds the partition to the transaction, if it is not in it.
+    """
+    _check_producible(header, NO_BASE_OFFSET)
+    if not transactional_id or not header.has_producer:
+        raise InvalidTransactionStateError(
+            "a transactional batch without a transactional id, or without a producer id"
+        )
+    host.check_leading()
+    producers = host.log.producers
+    verification = host.verifications.get(header.producer_id)
+    if verification is not None and verification.producer_epoch != header.producer_epoch:
+        error = ProducerFencedError(
+            f"producer {header.producer_id} has sent batches of epochs "
+            f"{verification.producer_epoch} and {header.producer_epoch}. Stop the older instance"
+        )
+        if header.producer_epoch < verification.producer_epoch:
+            raise error
+        verification.end(error)
+        verification = None
+    if verification is None:
+        is_known = producers.check(header) is not None  # a retry, of a transaction that may be over
+        if is_known or producers.has_open(header.producer_id, header.producer_epoch):
+            append(host, batch, header, acks, done)
+            return
+
+    def go_on(error: RaftlogError | None) -> None:
+        if error is None:
+            try:
+                append(host, batch, header, acks, done)
+            except RaftlogError as refusal:
+                error = refusal
+        if error is not None:
+            done(error)
+
+    if verification is not None:
+        verification.add(go_on)
+        return
+    producers.check_transaction(header)
+    verification = Verification(host, header)
+    verification.add(go_on)
+    _verify(context, host, verification, transactional_id, adds=adds, tries_left=VERIFY_TRIES_MAX)
+
+
+def _verify(
+    context: BrokerContext,
+    host: Partition,
+    verification: Verification,
+    transactional_id: str,
+    *,
+    adds: bool,
+    tries_left: int,
+) -> None:
+    def verified(error: RaftlogError | None) -> None:
+        if verification.is_over:
+            return
+        if isinstance(error, ConcurrentTransactionsError) and tries_left:
+            again = partial(
+                _verify,
+                context,
+                host,
+                verification,
+                transactional_id,
+                adds=adds,
+                tries_left=tries_left - 1,
+            )
+            context.loop.call_later(VERIFY_PAUSE_SECONDS, again)
+        else:
+            verification.end(error)
+
+    if verification.is_over:
+        return
+    at = host.topic_partition
+    context.transactions.verify(
+        transactional_id,
+        verification.producer_id,
+        verification.producer_epoch,
+        [TransactionPart(at.topic, host.topic_id, at.partition)],
+        add=adds,
+        done=verified,
+    )
 
 
 # -- producer ids ----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from raftlog.server.kafka.reply import (
     unsigned,
 )
 from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
-from raftlog.types import NO_TIMESTAMP, Buffer
+from raftlog.types import COMMITTED, NO_TIMESTAMP, Buffer
 
 READ_COMMITTED: Final = 1
 # Rows of a columnar batch above this size are created in a thread.
@@ -66,6 +66,7 @@ class _Wanted(NamedTuple):
     bytes_min: int
     bytes_max: int
     replica_ok: bool
+    isolation: str
 
 
 def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
@@ -106,9 +107,15 @@ def handle(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
         bytes_min=max(message.min_bytes, 0),
         bytes_max=max(message.max_bytes, 0),
         replica_ok=bool(rack),
+        isolation=_isolation(message),
     )
     send = partial(_send, context, request, reply, answers, places)
     yield from Read(context, wanted, reply, send).begin()
+
+
+def _isolation(message: Message) -> str:
+    """Return the isolation of a request, as raftlog names it."""
+    return COMMITTED if message.isolation_level == READ_COMMITTED else "uncommitted"
 
 
 def _selected(
@@ -177,8 +184,15 @@ def _send(
         if one.error is not None:
             _fail(request, answer, one.error)
             continue
-        answer.high_watermark = answer.last_stable_offset = one.high_watermark
+        answer.high_watermark, answer.last_stable_offset = one.high_watermark, one.stable_offset
         answer.log_start_offset = one.log_start_offset
+        if one.aborted:
+            answer.aborted_transactions = [
+                _Response.AbortedTransaction(
+                    producer_id=each.producer_id, first_offset=each.first_offset
+                )
+                for each in one.aborted
+            ]
         try:
             answer.records = yield from _rows(one.batches)
         except CorruptBatchError as error:
@@ -219,7 +233,7 @@ def _fill_offsets(
     except RaftlogError as error:
         _fail(request, answer, error)
         return
-    answer.high_watermark = answer.last_stable_offset = host.high_watermark
+    answer.high_watermark, answer.last_stable_offset = host.high_watermark, host.last_stable_offset
     answer.log_start_offset = host.log.log_start_offset
 
 
@@ -294,10 +308,13 @@ class _Query(NamedTuple):
     partition: int
     leader_epoch: int
     at: At
+    isolation: str
 
 
 def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Return the start, the end, or the first offset at or after a time, of each partition."""
+
+    isolation = _isolation(request.message)
 
     def begin(topic: str, each: Message, done: Callable[[Message], None]) -> None:
         answer = _Offsets.ListOffsetsPartitionResponse(
@@ -315,7 +332,7 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
             answer.error_code = code_of(error, Place.OFFSETS)
             done(answer)
             return
-        query = _Query(topic, each.partition_index, each.current_leader_epoch, place)
+        query = _Query(topic, each.partition_index, each.current_leader_epoch, place, isolation)
         look_up(context, reply, query, partial(_found, answer, done))
 
     def whole(topic: Message, partitions: list[Message]) -> Message:
@@ -366,7 +383,7 @@ def handle_epochs(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
             answer.error_code = code_of(error, Place.OFFSETS)
             done(answer)
             return
-        query = _Query(topic, each.partition, each.current_leader_epoch, "latest")
+        query = _Query(topic, each.partition, each.current_leader_epoch, "latest", "uncommitted")
         look_up(context, reply, query, partial(_found_end, answer, each.leader_epoch, done))
 
     def whole(topic: Message, partitions: list[Message]) -> Message:

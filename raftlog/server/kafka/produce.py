@@ -14,9 +14,12 @@ from typing import Any, Final, NamedTuple
 from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
     InvalidRequestError,
     KafkaBatchError,
     KafkaBatchFault,
+    NotCoordinatorError,
     OutOfOrderSequenceError,
     RaftlogError,
     RecordSchemaError,
@@ -33,7 +36,14 @@ from raftlog.record import BatchHeader, parse_header
 from raftlog.record.kafka_batch import KafkaProducer, check_batch, kafka_producer_at, to_stored
 from raftlog.server.apis import produce
 from raftlog.server.apis.outcomes import Outcomes
-from raftlog.server.apis.produce import ACKS_ALL, ACKS_NONE, Stored, append
+from raftlog.server.apis.produce import (
+    ACKS_ALL,
+    ACKS_NONE,
+    OnStored,
+    Stored,
+    append,
+    append_in_transaction,
+)
 from raftlog.server.apis.producers import list_producers
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import (
@@ -53,6 +63,8 @@ ACKS: Final = (-1, 0, 1)
 # A batch is checked on the loop if that takes a few milliseconds at most.
 CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
 COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
+ADDS_PARTITION: Final = 12  # version from which a transaction gets its partitions by Produce
+UNVERIFIED: Final = (ConcurrentTransactionsError, CoordinatorLoadingError, NotCoordinatorError)
 REFUSED_PARTITIONS_MAX: Final = 1_000  # per connection, whose refused batches are remembered
 _CODEC_POSITION: Final = 22  # the low byte of the batch's attributes
 _CODEC_MASK: Final = 7
@@ -167,13 +179,30 @@ class _Produce:
             self._check_order(host, part, header)
             done = partial(self._stored, index, part)
             try:
-                append(host, stored, header, self._acks, done)
+                if header.is_transactional:
+                    self._append_in_transaction(host, stored, header, done)
+                else:
+                    append(host, stored, header, self._acks, done)
             except InvalidRequestError as error:  # of its timestamps
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
             self._reply.connection.refused_batches.pop((part.topic, part.partition), None)
         except RaftlogError as error:
             self._note_refusal(part, kafka_producer_at(records))
             self._stored(index, part, error)
+
+    def _append_in_transaction(
+        self, host: Partition, stored: bytearray, header: BatchHeader, done: OnStored
+    ) -> None:
+        append_in_transaction(
+            self._context,
+            host,
+            stored,
+            header,
+            self._acks,
+            done,
+            transactional_id=self._request.message.transactional_id or "",
+            adds=self._request.version >= ADDS_PARTITION,
+        )
 
     def _note_refusal(self, part: _Part, producer: KafkaProducer) -> None:
         """Note the first refused batch of a producer. The client has sent the batches behind it
@@ -258,8 +287,9 @@ class _Produce:
         refused = _refused(part.partition, error)
         if self._acks not in ACKS:
             refused.error_code = errors.INVALID_REQUIRED_ACKS
-        elif isinstance(error, UnsupportedFeatureError):  # there are no transactions
-            refused.error_code = errors.INVALID_TXN_STATE
+        elif isinstance(error, UNVERIFIED):
+            # Of the coordinator: clients retry this code without a look-up of the leader.
+            refused.error_code = errors.NOT_ENOUGH_REPLICAS
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
         elif refused.error_code in _WITH_LOG_START:
@@ -434,7 +464,8 @@ def _state(producer: ActiveProducer) -> Message:
         producer_epoch=producer.epoch,
         last_sequence=producer.newest.last_sequence,
         last_timestamp=producer.newest.append_timestamp_ms,
-        coordinator_epoch=-1,  # there are no transactions
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_start,
     )
 
 

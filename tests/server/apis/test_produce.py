@@ -13,13 +13,13 @@ from raftlog.config import TopicConfig
 from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
+    InvalidTransactionStateError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     RecordTooLargeError,
     UnknownPartitionError,
     UnknownProducerError,
     UnknownTopicError,
-    UnsupportedFeatureError,
 )
 from raftlog.mirror.mirror import hole_of
 from raftlog.protocol import api as apis
@@ -269,8 +269,8 @@ def batch_with(keys: list[bytes | None]) -> bytes:
 def test_batches_that_are_not_for_producers_are_refused(client: Client) -> None:
     client.create("t")
     for change, error in (
-        ({"attributes": 1 << 5}, UnsupportedFeatureError),
-        ({"attributes": 1 << 4}, UnsupportedFeatureError),
+        ({"attributes": 1 << 5}, CorruptBatchError),
+        ({"attributes": 1 << 4}, InvalidTransactionStateError),
         ({"last_offset_delta": 5}, CorruptBatchError),
     ):
         batch = resealed(batch_of(b"a", b"b"), **change)
