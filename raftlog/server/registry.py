@@ -43,7 +43,7 @@ from raftlog.registry.rest import Answer, Call
 from raftlog.registry.state import Registry
 from raftlog.registry.values import Decode, SchemaKey, decoder_of, ids_of, rows_of
 from raftlog.server.groups.coordinator import TopicMaker
-from raftlog.server.groups.shard import PendingResponses, batches_of, load
+from raftlog.server.log_shard import PendingResponses, batches_of, load
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Rounds, Workers
 from raftlog.types import SCHEMAS_TOPIC, Buffer, Offset
@@ -222,7 +222,7 @@ class ActiveRegistry:
         self._end: Offset = 0
         self._turn = asyncio.Lock()  # of loads, decisions and slow reads
         self._confirmations = Rounds(partial(confirm, host))
-        self._answers = PendingResponses(host, self._confirmations, loop)
+        self._answers = PendingResponses(host, self._confirmations, loop, what="schema registry")
         self._is_closed = False
 
     @property
@@ -338,7 +338,7 @@ class ActiveRegistry:
         self._answers.resolve(go, failed, end=end, confirmed_since=mark, is_appended=is_written)
         try:
             await future
-        except NotCoordinatorError as error:  # of groups, which share the wait
+        except NotCoordinatorError as error:  # of shards, which share the wait
             raise NotLeaderError(f"this broker no longer leads {SCHEMAS_TOPIC}:0") from error
 
     def _check_committing(self, *, is_written: bool) -> None:

@@ -104,9 +104,9 @@ GUARDS: Final = [
     Guard(
         name="committed offsets expire by the trusted time",
         why="a coordinator whose clock is ahead deletes committed offsets",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard._tick",
-        change=calls("call deletion_ms", "self._services.clock.machine.wall_ms"),
+        module="raftlog/server/log_shard.py",
+        function="LogShard._tick",
+        change=calls("call deletion_ms", "self._clock.machine.wall_ms"),
         tests=(f"{_CLUSTERS}::test_committed_offsets_stay_when_their_coordinators_clock_steps",),
     ),
     Guard(

@@ -22,7 +22,7 @@ RESPONSES: Final = [
     Guard(
         name="a response waits for its commit",
         why="an offset commit succeeds, and is lost after a failover (S39)",
-        module="raftlog/server/groups/shard.py",
+        module="raftlog/server/log_shard.py",
         function="PendingResponses.resolve",
         change=replace("call when_committed", "_.args[1](None)"),
         tests=(
@@ -33,8 +33,8 @@ RESPONSES: Final = [
     Guard(
         name="a response waits for all earlier decisions",
         why="a read returns an offset that is not committed, and that decreases",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard._resolve",
+        module="raftlog/server/log_shard.py",
+        function="LogShard._resolve",
         change=argument("call resolve", "end", "self._end if _.keywords[2].value else 0"),
         tests=(
             f"{SHARDS}::test_a_read_waits_for_what_was_decided_before_it",
@@ -44,8 +44,8 @@ RESPONSES: Final = [
     Guard(
         name="offsets are read from a confirmed leader",
         why="an isolated coordinator returns an old offset, and records are read again",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard.ask",
+        module="raftlog/server/log_shard.py",
+        function="LogShard.ask",
         change=drop("keyword _confirmations"),
         tests=(
             f"{SHARDS}::test_a_read_is_told_when_it_is_certain_who_leads",
@@ -107,15 +107,15 @@ RESPONSES: Final = [
     Guard(
         name="a former leader sends no assignment",
         why="commits at later offsets are another leader's decision",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard._resolve",
+        module="raftlog/server/log_shard.py",
+        function="LogShard._resolve",
         change=value("if is_over", "self._closed"),
         tests=(f"{BEATS}::test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed",),
     ),
     Guard(
         name="an uncommitted write has an unknown outcome",
         why=("a commit that was applied is reported as failed, and sent again over a newer one"),
-        module="raftlog/server/groups/shard.py",
+        module="raftlog/server/log_shard.py",
         function="PendingResponses._failure",
         change=drop("if is_appended"),
         tests=(
@@ -128,7 +128,7 @@ RESPONSES: Final = [
     Guard(
         name="requests to an isolated leader time out",
         why="a client waits until the network works again",
-        module="raftlog/server/groups/shard.py",
+        module="raftlog/server/log_shard.py",
         function="PendingResponses._lose_patience",
         change=replace("call ask", "pass"),
         tests=(
@@ -147,8 +147,8 @@ STATE: Final = [
             "the state contains what no log has: members receive it, and it is lost after a "
             "failover"
         ),
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard._carry_out",
+        module="raftlog/server/log_shard.py",
+        function="LogShard._carry_out",
         change=drop("call _begin_anew"),
         tests=(
             f"{SHARDS}::test_what_the_log_does_not_take_is_forgotten",
@@ -158,15 +158,15 @@ STATE: Final = [
     Guard(
         name="a state that an error left incomplete is discarded",
         why="the coordinator continues with a state that is not in the log",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard._operate",
+        module="raftlog/server/log_shard.py",
+        function="LogShard._operate",
         change=drop("call _begin_anew"),
         tests=(f"{SHARDS}::test_a_mistake_of_ours_is_forgotten_too",),
     ),
     Guard(
         name="a new coordinator reads up to the end of its log",
         why="what an earlier leader acknowledged is missing: offsets decrease",
-        module="raftlog/server/groups/shard.py",
+        module="raftlog/server/log_shard.py",
         function="load",
         change=both(
             replace("await committed", "_.value.args[1] = _.value.args[0].high_watermark"),
@@ -180,8 +180,8 @@ STATE: Final = [
     Guard(
         name="a state is of one leader epoch",
         why="another leader has decided what this state does not have",
-        module="raftlog/server/groups/shard.py",
-        function="ActiveShard.is_over",
+        module="raftlog/server/log_shard.py",
+        function="LogShard.is_over",
         change=drop("compare epoch"),
         tests=(
             f"{SHARDS}::test_a_new_epoch_is_another_shards",
@@ -209,7 +209,7 @@ STATE: Final = [
     Guard(
         name="loading yields to other work",
         why="a broker that becomes a coordinator does not respond for seconds",
-        module="raftlog/server/groups/shard.py",
+        module="raftlog/server/log_shard.py",
         function="_replay",
         change=drop("if RECORDS_PER_TURN"),
         tests=(f"{LOADING}::test_others_have_their_turn_in_between",),

@@ -29,7 +29,8 @@ from raftlog.protocol.schema import Failure
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply
-from raftlog.server.groups.shard import ActiveShard, Failed
+from raftlog.server.groups.shard import ActiveShard
+from raftlog.server.log_shard import Failed
 from raftlog.server.scheduling import Steps, in_steps
 from raftlog.types import TopicPartition
 

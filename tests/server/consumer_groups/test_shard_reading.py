@@ -16,7 +16,7 @@ from raftlog.errors import (
     StorageError,
     UnknownTopicError,
 )
-from raftlog.server.groups import shard
+from raftlog.server import log_shard
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play, write
 from tests.server.consumer_groups.paper_groups import BAD, PaperGroups, Shown
@@ -106,7 +106,7 @@ async def test_what_cannot_be_understood_is_told_and_logged(
             shown.count()
         with pytest.raises(StorageError):
             shown.beat("m")
-        await asyncio.sleep(3 * shard.PAUSE_SECONDS_DAMAGED)
+        await asyncio.sleep(3 * log_shard.PAUSE_SECONDS_DAMAGED)
     assert len(caplog.records) == 1, "once"
     assert set(shown.doubts) == {0}
     shown.shard.close(NotCoordinatorError("x"))
@@ -125,7 +125,7 @@ async def test_a_mistake_while_reading_is_told_and_tried_again(s: Scene) -> None
     await s.come_to_rest()
     with pytest.raises(StorageError, match="cannot read"):
         shown.count()
-    await asyncio.sleep(2 * shard.PAUSE_SECONDS_DAMAGED)
+    await asyncio.sleep(2 * log_shard.PAUSE_SECONDS_DAMAGED)
     shown.count()
     assert shown.told == [0]
 

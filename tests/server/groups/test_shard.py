@@ -35,17 +35,19 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from raftlog.record import BatchHeader, Codec, decode_lists, encode, parse_header, seal, validate
+from raftlog.server import log_shard as loading
 from raftlog.server.groups import shard
-from raftlog.server.groups import shard as loading
 from raftlog.server.groups.shard import (
-    PATIENCE_SECONDS,
-    RECORDS_PER_TURN,
     HeartbeatAnswer,
     HeartbeatKeepalive,
     HeartbeatPurgatory,
     MemberKey,
-    PendingResponses,
     Unpark,
+)
+from raftlog.server.log_shard import (
+    PATIENCE_SECONDS,
+    RECORDS_PER_TURN,
+    PendingResponses,
     batches_of,
     load,
 )
@@ -342,7 +344,7 @@ async def test_a_mistake_about_topics_is_logged(
     shown.groups.told = None  # type: ignore[assignment]
     with caplog.at_level(logging.ERROR):
         shown.shard.set_topics(Topics({}, 2))
-    assert "consumer group operation failed" in caplog.text
+    assert "consumer groups operation failed" in caplog.text
     await asyncio.sleep(1)
     shown.count()
     assert shown.told == [0]
@@ -616,6 +618,7 @@ class Loading:
             self.host,
             turn=self.turn,
             on_unreadable=lambda *where: self.doubts.append(where),
+            what="consumer groups",
         )
 
 
@@ -784,7 +787,7 @@ class Answering:
         self.host.lead(state_of(1, 2, 3, epoch=5), 1, lag_max_seconds=10)
         self.questions: list[Acknowledge] = []
         confirmations = Rounds(self.questions.append)
-        self.answers = PendingResponses(self.host, confirmations, s.loop)
+        self.answers = PendingResponses(self.host, confirmations, s.loop, what="consumer groups")
         self.ended: list[tuple[str, type[Exception] | None]] = []
 
     def resolve(self, name: str, **conditions: int) -> None:
