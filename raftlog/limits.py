@@ -120,6 +120,11 @@ CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignment
 GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, without waiting heartbeats
 COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of __consumer_offsets
 
+# -- transactions ----------------------------------------------------------------------------------
+TRANSACTIONAL_ID_CHARS_MAX: Final = 1_024
+TRANSACTIONAL_IDS_MAX: Final = 100_000  # of one partition of __transaction_state
+TRANSACTION_PARTS_MAX: Final = 10_000  # partitions of one transaction
+
 # -- schema registry ------------------------------------------------------------------------------
 SCHEMA_BYTES_MAX: Final = MIB  # of one text
 SCHEMA_PROTOBUF_BYTES_MAX: Final = 128 * KIB  # of one text: its parser takes 10 ms per KiB

@@ -41,12 +41,13 @@ NO_BASE_OFFSET: Final = -1  # of a batch without a required base offset
 AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administrative requests
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # state of the consumer groups
 SCHEMAS_TOPIC: Final = "__schemas"  # state of the schema registry
-
-# Only brokers create, write and delete these topics. Raftlog does not have the last two yet; tools
-# of Kafka expect their names to be internal. Other names with two underscores belong to users.
+TRANSACTIONS_TOPIC: Final = "__transaction_state"  # state of the transactions
 COMMITTED: Final = "committed"  # isolation of a reader: records of committed transactions only
+
+# Only brokers create, write and delete these topics. Raftlog does not have the last one yet; tools
+# of Kafka expect its name to be internal. Other names with two underscores belong to users.
 INTERNAL_TOPICS: Final = frozenset(
-    (OFFSETS_TOPIC, AUDIT_TOPIC, SCHEMAS_TOPIC, "__transaction_state", "__share_group_state")
+    (OFFSETS_TOPIC, AUDIT_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state")
 )
 INTERNAL_TOPIC_PREFIX: Final = "__raftlog"  # of later internal topics
 

@@ -1,0 +1,413 @@
+"""The coordinator of transactions decides as Kafka's clients expect, and loses no decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import InvalidRequestError
+from raftlog.transactions.shard import (
+    BUMPING_VERSION,
+    EPOCH_MAX,
+    FIRST_VERSION,
+    TransactionSettings,
+    TransactionShard,
+    decode_key,
+    decode_value,
+    encode_key,
+    partition_of_id,
+)
+from tests.transactions.scene import NOW_MS, A, B, Scene
+
+FENCED = "ProducerFencedError"
+MAPPING = "InvalidProducerMappingError"
+STATE = "InvalidTransactionStateError"
+CONCURRENT = "ConcurrentTransactionsError"
+ABORTED = "TransactionAbortedError"
+VERSIONS = (FIRST_VERSION, BUMPING_VERSION)
+
+
+# -- initialize
+
+
+def test_a_new_id_gets_a_producer_id_and_then_the_next_epochs() -> None:
+    s = Scene()
+    assert [s.init(), s.init(), s.init(name="y")] == [(1000, 0), (1000, 1), (1002, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "error"),
+    [
+        ("", 1, "InvalidRequestError"),
+        ("x" * (limits.TRANSACTIONAL_ID_CHARS_MAX + 1), 1, "InvalidRequestError"),
+        ("x", 0, "InvalidTransactionTimeoutError"),
+        ("x", 900_001, "InvalidTransactionTimeoutError"),
+        ("y", 900_000, "ThrottledError"),
+    ],
+)
+def test_what_cannot_be_initialized(name: str, timeout_ms: int, error: str) -> None:
+    s = Scene(ids_max=1)
+    s.init(name="first")
+    assert s.init(name=name, timeout_ms=timeout_ms) == error
+    assert list(s.shard.names()) == ["first"]
+
+
+def test_another_instance_aborts_the_open_transaction_with_one_increment_in_total() -> None:
+    s = Scene()
+    old = s.init()
+    s.add(old)
+    assert s.init() is None, "it is asked again when that has ended"
+    ending = s.shard.ending("x")
+    assert ending is not None
+    assert (ending.marker.producer_epoch, ending.marker.is_commit) == (1, False)
+    assert s.init() == CONCURRENT
+    s.mark()
+    assert s.view().epoch == 1, "KAFKA-19367: not once for the fence and once for the abort"
+    assert s.init() == (1000, 2)
+    assert [s.add(old), s.end(old)] == [FENCED, FENCED]
+
+
+def test_a_client_goes_on_from_its_epoch_unless_another_instance_has_begun() -> None:
+    s = Scene()
+    mine = s.init()
+    assert s.init(mine) == (1000, 1)
+    assert s.init(mine) == (1000, 1), "repeated: the answer was lost"
+    assert s.init() == (1000, 2)
+    assert s.init((1000, 1)) == FENCED
+    assert s.init((77, 2)) == FENCED
+
+
+def test_a_client_that_went_on_cannot_be_answered_its_epoch_twice() -> None:
+    """Else a second holder of the old epoch would share the epoch of an open transaction."""
+    s = Scene()
+    old = s.init()
+    new = s.init(old)
+    s.add(new)
+    assert s.init(old) == FENCED
+    s.end(new)
+    s.mark()
+    assert s.init(old) == FENCED
+
+
+def test_after_the_last_epoch_comes_another_producer_id() -> None:
+    s = Scene(epoch_max=2)
+    assert [s.init(), s.init()] == [(1000, 0), (1000, 1)]
+    assert s.init((1000, 1)) == (1002, 0)
+    assert s.init((1000, 1)) == (1002, 0), "repeated"
+    assert s.init((1000, 0)) == FENCED
+    assert s.add((1000, 1)) == MAPPING
+
+
+def test_an_id_of_another_principal_is_not_given_on() -> None:
+    s = Scene()
+    s.init()
+    assert s.init(may_use=lambda producer_id: producer_id != 1000) == (1001, 0)
+
+
+def test_an_epoch_over_the_last_one_in_the_log_is_no_obstacle() -> None:
+    """KAFKA-20090."""
+    s = Scene()
+    for _ in range(EPOCH_MAX):
+        who = s.init()
+    assert who == (1000, EPOCH_MAX - 1)
+    s.add(who)
+    s.shard._transactions["x"].epoch = 32_767
+    assert s.init() is None
+    s.mark()
+    s.fail_over()
+    assert s.init()[1] == 0
+
+
+# -- add and end
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_ends_when_all_its_partitions_have_its_marker(
+    version: int, commit: bool
+) -> None:
+    s = Scene(version=version)
+    who = s.init()
+    s.add(who, A, B)
+    assert s.add(who, A) is None
+    assert not s.last.records, "known already"
+    expected = (who[0], who[1] + (version == BUMPING_VERSION))
+    assert s.end(who, commit=commit) == expected
+    assert s.last.ending == ("x",)
+    ending = s.shard.ending("x")
+    assert ending is not None
+    assert ending.parts == {A, B}
+    assert ending.marker == (*expected, commit, s.epoch, version == BUMPING_VERSION)
+    s.mark(A)
+    assert s.shard.ending("x") is not None
+    s.mark(B)
+    assert s.shard.ending("x") is None
+    assert s.last.ended == ("x",)
+    assert s.view().status == ("complete_commit" if commit else "complete_abort")
+    assert s.add(expected) is None
+
+
+def test_a_late_confirmation_of_an_earlier_transaction_counts_for_none() -> None:
+    s = Scene(version=FIRST_VERSION)
+    who = s.init()
+    s.transaction(who)
+    s.add(who)
+    s.end(who, commit=False)
+    s.call(s.shard.marked, "x", 1, [A])
+    assert s.view().status == "prepare_abort"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_asks_too_early_waits_and_is_not_fenced(version: int) -> None:
+    """KAFKA-18464: the check of the epoch came before that of the state."""
+    s = Scene(version=version)
+    who = s.init()
+    s.add(who)
+    following = s.end(who)
+    for asked in (s.add(following), s.init(), s.init(following), s.check(following)):
+        assert asked == CONCURRENT
+    if version == BUMPING_VERSION:
+        assert s.end(following, commit=False) == CONCURRENT
+
+
+# What a client hears that sends `end` (with which result) in a state, version 1 and 2.
+ENDS = [
+    ("empty", True, STATE, (1000, 1)),
+    ("empty", False, STATE, (1000, 1)),
+    ("complete_commit", True, (1000, 0), (1000, 2)),
+    ("complete_commit", False, STATE, (1000, 2)),
+    ("complete_abort", True, STATE, (1000, 2)),
+    ("complete_abort", False, (1000, 0), (1000, 2)),
+]
+
+
+@pytest.mark.parametrize(("status", "commit", "first", "bumping"), ENDS)
+def test_an_end_without_a_partition(
+    status: str, commit: bool, first: object, bumping: object
+) -> None:
+    """Version 2 commits and aborts what has no partition (KAFKA-18401, Flink); a new epoch tells it
+    from a repetition. Version 1 cannot tell: it takes the same result again.
+    """
+    for version, expected in ((FIRST_VERSION, first), (BUMPING_VERSION, bumping)):
+        s = Scene(version=version)
+        who = s.init()
+        if status != "empty":
+            s.transaction(who, commit=status == "complete_commit")
+            who = (1000, s.view().epoch)
+        assert s.end(who, commit=commit) == expected
+        assert s.shard.ending("x") is None, "there is nothing to mark"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_repeated_end_has_the_same_result(version: int, commit: bool, is_complete: bool) -> None:
+    s = Scene(version=version)
+    who = s.init()
+    s.add(who)
+    result = s.end(who, commit=commit)
+    if is_complete:
+        s.mark()
+        s.fail_over()
+    assert s.end(who, commit=commit) == result
+    other = s.end(who, commit=not commit)
+    is_told_to_abort = version == BUMPING_VERSION and not commit
+    assert other == (ABORTED if is_told_to_abort else STATE)
+    assert s.view().epoch == result[1]
+
+
+def test_an_end_after_the_last_epoch_gives_another_producer_id() -> None:
+    s = Scene(epoch_max=2)
+    s.init()
+    who = s.init()
+    s.add(who)
+    following = s.end(who)
+    assert following == (1002, 0)
+    assert s.end(who) == following, "repeated while the markers are sent"
+    assert [s.add(following), s.end(following)] == [CONCURRENT, CONCURRENT]
+    ending = s.shard.ending("x")
+    assert ending is not None
+    assert ending.marker[:2] == (1000, 2), "above the epoch of the batches"
+    s.fail_over()
+    s.mark()
+    assert s.end(who) == following, "KAFKA-18660: repeated later"
+    assert s.add(who) == MAPPING
+    assert s.transaction(following) == (1002, 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_has_another_identity_changes_nothing(version: int) -> None:
+    s = Scene(version=version)
+    s.init()
+    who = s.init()
+    s.add(who)
+    written = len(s.log)
+    for identity, error in (((5, 1), MAPPING), ((1000, 0), FENCED), ((1000, 2), FENCED)):
+        assert [s.add(identity, B), s.end(identity), s.check(identity)] == [error] * 3
+    for call in (s.add, s.end, s.check):
+        assert call(who, name="unknown") == MAPPING
+    assert len(s.log) == written
+
+
+def test_only_partitions_of_the_open_transaction_are_verified() -> None:
+    s = Scene()
+    who = s.init()
+    assert s.check(who) == ABORTED
+    s.add(who, A)
+    assert [s.check(who, A), s.check(who, A, B)] == [None, ABORTED]
+    who = s.end(who)
+    s.mark()
+    assert s.check(who, A) == ABORTED
+
+
+def test_a_transaction_has_a_limited_number_of_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_MAX", 1)
+    s = Scene()
+    who = s.init()
+    s.add(who, A)
+    assert s.add(who, B) == "InvalidRequestError"
+    assert s.view().parts == (A,)
+
+
+# -- time
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_client_learns_it() -> None:
+    s = Scene()
+    who = s.init(timeout_ms=5_000)
+    s.add(who)
+    s.tick(4.9)
+    assert s.view().status == "ongoing"
+    s.add(who, B)
+    s.tick(0.2)
+    assert s.view().status == "prepare_abort", "from its begin, not from its last partition"
+    assert s.last.ending == ("x",)
+    s.mark()
+    assert [s.add(who), s.end(who)] == [ABORTED, ABORTED]
+    assert s.end(who, commit=False) == (1000, 1), "it goes on"
+    assert s.transaction((1000, 1)) == (1000, 2)
+
+
+def test_a_client_of_version_1_is_fenced_by_its_time_limit() -> None:
+    s = Scene(version=FIRST_VERSION)
+    who = s.init(timeout_ms=5_000)
+    s.add(who)
+    s.tick(6.0)
+    assert s.end(who) == CONCURRENT
+    s.mark()
+    assert [s.add(who), s.end(who), s.end(who, commit=False)] == [FENCED] * 3
+
+
+def test_the_time_limit_goes_on_at_another_coordinator() -> None:
+    s = Scene()
+    who = s.init(timeout_ms=5_000)
+    s.add(who)
+    s.now = 4.0
+    s.fail_over()
+    s.tick(0.9)
+    assert s.view().status == "ongoing"
+    s.tick(0.2)
+    assert s.view().status == "prepare_abort"
+
+
+def test_a_decided_transaction_has_no_time_limit() -> None:
+    s = Scene()
+    who = s.init(timeout_ms=5_000)
+    s.add(who)
+    s.end(who)
+    s.tick(3_600.0)
+    assert s.view().status == "prepare_commit"
+
+
+def test_an_unused_id_expires_and_one_in_use_does_not() -> None:
+    s = Scene(expiration_ms=10_000_000)
+    who = s.init()
+    s.init(name="open", timeout_ms=900_000)
+    s.tick(9_999.0)
+    s.add((1001, 0), name="open")
+    s.tick(10.0, expiry_ms=0)
+    assert set(s.shard.names()) == {"x", "open"}, "the time is not known"
+    s.tick(601.0)
+    assert list(s.shard.names()) == ["open"]
+    assert s.log[-1] == (encode_key("x"), None)
+    assert s.add(who) == MAPPING
+
+
+def test_an_operator_aborts_a_transaction() -> None:
+    s = Scene()
+    assert s.call(s.shard.abort, "x") == "UnknownTransactionError"
+    who = s.init()
+    assert s.call(s.shard.abort, "x") == STATE
+    s.add(who)
+    assert s.call(s.shard.abort, "x") is None
+    assert s.call(s.shard.abort, "x") == CONCURRENT
+    s.mark()
+    assert s.view().status == "complete_abort"
+
+
+# -- the log
+
+
+def test_another_coordinator_carries_out_what_was_decided() -> None:
+    s = Scene()
+    who = s.init()
+    s.add(who, A, B)
+    following = s.end(who)
+    s.mark(A)
+    assert s.fail_over().ending == ("x",)
+    ending = s.shard.ending("x")
+    assert ending is not None
+    assert ending.parts == {A, B}, "confirmations are not stored: it sends all of them again"
+    assert ending.marker == (*following, True, s.epoch, True), "with the epoch of the coordinator"
+    s.mark()
+    assert s.transaction(following) == (1000, 2)
+
+
+def test_all_of_a_state_is_in_its_last_record() -> None:
+    s = Scene(version=FIRST_VERSION)
+    who = s.init()
+    s.transaction(who)
+    s.add(who, A, B)
+    before = s.shard._transactions["x"]
+    s.fail_over()
+    after = s.shard._transactions["x"]
+    fields = (set(before.__slots__) & set(after.__slots__)) - {"left", "timer", "deadline"}
+    assert {name: getattr(after, name) for name in fields} == {
+        name: getattr(before, name) for name in fields
+    }
+
+
+def test_records_of_a_newer_release_are_counted_and_damaged_ones_refused() -> None:
+    s = Scene()
+    s.init()
+    key, value = s.log[0]
+    shard = TransactionShard(TransactionSettings(), 0)
+    shard.replay(b"\x92\x02\xa1x", value)
+    shard.replay(key, b"\x92\x02\xa1x")
+    assert (shard.skipped_records, list(shard.names())) == (2, [])
+    assert value is not None
+    for damaged in (b"", b"\xc1", b"\x90", b"\x91\x01", value[:-1]):
+        with pytest.raises(InvalidRequestError, match="transaction record"):
+            decode_value(damaged)
+    for damaged in (b"", b"\x91\xa1x", b"\x92\x01\x01"):
+        with pytest.raises(InvalidRequestError, match="transaction record"):
+            decode_key(damaged)
+    shard.replay(key, value)
+    shard.replay(key, None)
+    assert list(shard.names()) == []
+
+
+def test_the_partition_of_an_id_never_changes() -> None:
+    assert [partition_of_id(name, 50) for name in ("a", "b", "éa")] == [24, 46, 18]
+
+
+def test_a_tick_looks_at_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.transactions.shard.TICK_IDS_MAX", 1)
+    s = Scene()
+    for name in ("x", "y"):
+        s.add(s.init(name=name, timeout_ms=1_000), name=name)
+    step = s.shard.tick(now=2.0, now_ms=NOW_MS, expiry_ms=None)
+    assert len(step.records) == 1
+    assert s.shard.deadline() == 1.0
