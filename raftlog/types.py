@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -42,7 +42,10 @@ AUDIT_TOPIC: Final = "__audit"  # authentication failures, denials and administr
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # state of the consumer groups
 SCHEMAS_TOPIC: Final = "__schemas"  # state of the schema registry
 TRANSACTIONS_TOPIC: Final = "__transaction_state"  # state of the transactions
-COMMITTED: Final = "committed"  # isolation of a reader: records of committed transactions only
+# What a reader gets: the records of committed transactions, or all. "": the client does not know
+# transactions; it gets all records, and no marker.
+Isolation: TypeAlias = Literal["", "committed", "uncommitted"]
+COMMITTED: Final = "committed"
 
 # Only brokers create, write and delete these topics. Raftlog does not have the last one yet; tools
 # of Kafka expect its name to be internal. Other names with two underscores belong to users.

@@ -140,6 +140,7 @@ class ConsumerBase(Generic[K, V]):
         check_crcs: bool = True,
         read_from: str = "leader",
         client_rack: str | None = None,
+        isolation: str = "committed",
         key_deserializer: Callable[[bytes], K] | None = None,
         value_deserializer: Callable[[bytes], V] | None = None,
         request_timeout_ms: int = 30_000,
@@ -172,17 +173,16 @@ class ConsumerBase(Generic[K, V]):
         ``fetch_min_bytes``, ``fetch_max_wait_ms``: a broker responds when it has this number of
             bytes, or after this wait: 0 to 52,428,800 bytes, 0 to 60,000 ms. If one byte is enough
             and no record arrives, it waits up to ten times as long; this delays no record.
-        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: maximum bytes of one fetch, in total and
-            for each partition, 1 to 52,428,800. A larger batch is returned complete.
+        ``fetch_max_bytes``, ``max_partition_fetch_bytes``: of one fetch, in total and for each
+            partition, 1 to 52,428,800. A larger batch is returned complete.
         ``check_crcs``: verify the CRC-32C of each batch.
         ``read_from``: "leader": fetch from the leader; if none is reachable for 1 s, from another
             replica. "replica": fetch from any in-sync replica, which learns of committed records a
-            little later. Both return committed records only.
-        ``client_rack``: with "replica", prefer replicas whose broker has this ``rack``.
+            little later, preferably of the ``client_rack``. Both return committed records only.
+        ``isolation``: "committed": no records of aborted or open transactions; "uncommitted": all.
         ``key_deserializer``, ``value_deserializer``: ``bytes -> anything``; not called for None.
-        ``request_timeout_ms``: time limit for the response to one request, 1 to 86,400,000.
-        ``client_id``: name of this client in the broker log, up to 256 characters.
-        ``bootstrap_timeout_ms``: time limit for the first connection, 0 to 86,400,000.
+        ``request_timeout_ms``: time limit of one request. ``client_id``: name of this client in the
+            broker log, up to 256 characters. ``bootstrap_timeout_ms``: of the first connection.
         ``metadata_max_age_ms``: interval of metadata refreshes, which find new partitions.
         ``host``: environment of the client. ``security``: TLS arguments (`SecurityArguments`).
 
@@ -857,7 +857,10 @@ class ConsumerCore:
             )
         self._interest = TopicFilter(self.cluster, self.subscription, self.member)
         self._positions = Positions(
-            self.cluster, self.subscription, self.member.look_up if self.member else None
+            self.cluster,
+            self.subscription,
+            self.member.look_up if self.member else None,
+            settings.isolation,
         )
         self._fetcher = Fetcher(
             settings,
@@ -1237,7 +1240,10 @@ class ConsumerCore:
     ) -> dict[TopicPartition, Offset]:
         any_replica = at == "earliest" or self.settings.read_from == "replica"
         answers = await list_offsets(
-            self.cluster, dict.fromkeys(partitions, at), any_replica=any_replica
+            self.cluster,
+            dict.fromkeys(partitions, at),
+            any_replica=any_replica,
+            isolation=self.settings.isolation,
         )
         return {tp: answers[tp].offset for tp in partitions}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -42,10 +43,16 @@ from raftlog.errors import (
     RefusedError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.records import FetchPartition, FetchRequest, FetchResponse
+from raftlog.protocol.records import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
 from raftlog.protocol.schema import slices
-from raftlog.record import parse_header
-from raftlog.types import LeaderEpoch, Offset, TopicPartition
+from raftlog.record import BatchHeader, parse_header
+from raftlog.record.codec import without_records
+from raftlog.types import Buffer, Isolation, LeaderEpoch, Offset, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
@@ -84,7 +91,9 @@ class Fetcher:
         turn: int = 0,
     ) -> None:
         self._settings = settings
-        self._positions = positions or Positions(cluster, subscription)
+        self._positions = positions or Positions(
+            cluster, subscription, isolation=settings.isolation
+        )
         self._cluster = cluster
         self._subscription = subscription
         self._now = now
@@ -207,6 +216,7 @@ class Fetcher:
             bytes_min=settings.fetch_min_bytes,
             bytes_max=min(settings.fetch_max_bytes, self._subscription.room()),
             replica_ok=load.replica_ok,
+            isolation=settings.isolation,
         )
         self._subscription.started(want for want, _ in load.wants)
         load.asked_at = now
@@ -242,7 +252,8 @@ class Fetcher:
             if part is not None and part.failure is not None:
                 self._failed(want, source, part.failure.to_error())
             else:
-                self._on_batches(want, source, view, is_early=is_early)
+                aborted = () if part is None else part.aborted
+                self._on_batches(want, source, view, aborted, is_early=is_early)
         self.poll()
 
     def _note_wait(self, broker_id: int, *, is_idle: bool) -> None:
@@ -250,7 +261,13 @@ class Fetcher:
         self._waits[broker_id] = longer if is_idle else 1
 
     def _on_batches(
-        self, want: Wanted, source: Source, data: memoryview, *, is_early: bool
+        self,
+        want: Wanted,
+        source: Source,
+        data: memoryview,
+        aborted: Sequence[AbortedTransaction],
+        *,
+        is_early: bool,
     ) -> None:
         part = want.part
         part.damaged_since = None
@@ -263,7 +280,7 @@ class Fetcher:
                 self._subscription.fetched(want, (), 0)
             return
         part.served_by.add(source.broker_id)
-        batches, error = _batches(data, part.tp)
+        batches, error = _batches(data, part.tp, aborted)
         self._check_epochs(want, batches)
         self._subscription.fetched(want, batches, len(data))
         if error is not None:
@@ -466,10 +483,15 @@ class Fetcher:
         await self._links.close()
 
 
-def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], CorruptBatchError | None]:
-    """Return the complete batches in ``data``, and the error of the rest, or None."""
+def _batches(
+    data: memoryview, tp: TopicPartition, aborted: Sequence[AbortedTransaction] = ()
+) -> tuple[list[Batch], CorruptBatchError | None]:
+    """Return the complete batches in ``data``, and the error of the rest, or None. Markers, and the
+    batches of ``aborted`` transactions, are replaced by batches without records.
+    """
     batches: list[Batch] = []
     position = 0
+    dropped = _Dropped(aborted)
     while position < len(data):
         try:
             header = parse_header(data, position)
@@ -482,9 +504,32 @@ def _batches(data: memoryview, tp: TopicPartition) -> tuple[list[Batch], Corrupt
                 f"{tp}: the batch at offset {header.base_offset} is truncated: received "
                 f"{len(data) - position} of {header.length} bytes"
             )
-        batches.append(Batch(data[position:end], header.next_offset, header.leader_epoch))
+        batch: Buffer = data[position:end]
+        if (header.is_transactional or header.is_control) and dropped.has(header):
+            batch = without_records(header)
+        batches.append(Batch(memoryview(batch), header.next_offset, header.leader_epoch))
         position = end
     return batches, None
+
+
+class _Dropped:
+    """Which batches of a response a reader does not get: call ``has`` for each, in their order.
+
+    Source: ``CompletedFetch.nextFetchedRecord`` of Kafka's consumer.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._next = deque(sorted(aborted, key=lambda each: each.first_offset))
+        self._aborted: set[int] = set()  # producers, until their markers
+
+    def has(self, header: BatchHeader) -> bool:
+        while self._next and self._next[0].first_offset < header.next_offset:
+            self._aborted.add(self._next.popleft().producer_id)
+        if header.is_control:
+            if not header.is_commit:
+                self._aborted.discard(header.producer_id)
+            return True
+        return header.producer_id in self._aborted
 
 
 # -- positions -------------------------------------------------------------------------------------
@@ -507,9 +552,14 @@ class Positions:
     """Looks up positions for one subscription. ``committed``: with a consumer group only."""
 
     def __init__(
-        self, cluster: Cluster, subscription: Subscription, committed: Committed | None = None
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        committed: Committed | None = None,
+        isolation: Isolation = "committed",
     ) -> None:
         self._cluster = cluster
+        self._isolation = isolation
         self._subscription = subscription
         self._committed = committed
 
@@ -524,7 +574,10 @@ class Positions:
             group = {want.part.tp: want for want in left if want.part.reset == how}
             try:
                 answers = await list_offsets(
-                    self._cluster, dict.fromkeys(group, how), any_replica=True
+                    self._cluster,
+                    dict.fromkeys(group, how),
+                    any_replica=True,
+                    isolation=self._isolation,
                 )
             except RaftlogError as error:
                 failures += [(want, error) for want in group.values()]

@@ -64,7 +64,7 @@ from raftlog.protocol.records import (
     RecordsToDelete,
 )
 from raftlog.protocol.schema import Failure, Message
-from raftlog.types import Buffer, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raftlog.types import Buffer, Isolation, LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 logger: Final = logging.getLogger(__name__)
 
@@ -369,9 +369,14 @@ StandIn: TypeAlias = Callable[
 
 
 async def list_offsets(
-    cluster: Cluster, queries: Mapping[TopicPartition, At], *, any_replica: bool = False
+    cluster: Cluster,
+    queries: Mapping[TopicPartition, At],
+    *,
+    any_replica: bool = False,
+    isolation: Isolation = "committed",
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Return the response for each partition. Raises the first failure as its error.
+    """Return the response for each partition. Raises the first failure as its error. The end is
+    that of a reader with this ``isolation``.
 
     ``any_replica``: while no leader responds, accept the start and end offsets of the replica with
     the highest high watermark. By default the call waits for the leader, because only the leader's
@@ -388,7 +393,8 @@ async def list_offsets(
                 ends[tp] = at
         return await replica_offsets(cluster, ends) if ends else {}
 
-    return await _asking_offsets(cluster, queries).run(stand_in if any_replica else None)
+    asking = _asking_offsets(cluster, queries, isolation)
+    return await asking.run(stand_in if any_replica else None)
 
 
 async def try_offsets(
@@ -399,7 +405,7 @@ async def try_offsets(
 
 
 def _asking_offsets(
-    cluster: Cluster, queries: Mapping[TopicPartition, At]
+    cluster: Cluster, queries: Mapping[TopicPartition, At], isolation: Isolation = "committed"
 ) -> _Asking[OffsetAnswer]:
     def request(partitions: Sequence[TopicPartition]) -> Message:
         return ListOffsetsRequest(
@@ -409,6 +415,7 @@ def _asking_offsets(
                     partition=tp.partition,
                     at=queries[tp],
                     leader_epoch=cluster.view.partition(*tp).leader_epoch,
+                    isolation=isolation,
                 )
                 for tp in partitions
             ]

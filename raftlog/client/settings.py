@@ -30,7 +30,7 @@ from raftlog.errors import (
 from raftlog.record import Codec
 from raftlog.record.key_hash import KAFKA_SEED, POSITIVE, partition_of_key
 from raftlog.security.credentials import SCRAM_MECHANISMS
-from raftlog.types import check_group_id
+from raftlog.types import Isolation, check_group_id
 
 # -- partitioner -----------------------------------------------------------------------------------
 #
@@ -109,6 +109,7 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 OAUTHBEARER: Final = "OAUTHBEARER"
 SASL_MECHANISM_DEFAULT: Final = "SCRAM-SHA-512"
+ISOLATIONS: Final = ("committed", "uncommitted")
 SASL_ARGUMENTS: Final = ("sasl_mechanism", "sasl_username", "sasl_password")
 TOKEN_SOURCES: Final = ("sasl_oauthbearer_token_file", "sasl_oauthbearer_token_command")
 TLS_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
@@ -242,6 +243,7 @@ class ConsumerSettings:
     max_partition_fetch_bytes: int
     read_from: ReadFrom = "leader"
     client_rack: str | None = None
+    isolation: Isolation = "committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +342,11 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         raise InvalidRequestError(
             f"read_from={read_from!r} is not valid. Set 'leader' or 'replica'"
         )
+    isolation = arguments.get("isolation", "committed")
+    if isolation not in ISOLATIONS:
+        raise InvalidRequestError(
+            f"isolation={isolation!r} is not valid. Set 'committed' or 'uncommitted'"
+        )
     if rack is not None and not isinstance(rack, str):
         raise TypeError(
             f"client_rack={rack!r} is not a str. Set the `rack` value of the nearest brokers"
@@ -355,6 +362,7 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         max_partition_fetch_bytes=_integer(arguments, "max_partition_fetch_bytes", 1, bytes_max),
         read_from=read_from,
         client_rack=rack,
+        isolation=isolation,
     )
 
 

@@ -47,11 +47,10 @@ from raftlog.record import (
     HEADER_BYTES,
     BatchBody,
     BatchHeader,
-    Codec,
     decode_records,
     parse_header,
 )
-from raftlog.record.payload import NULL_COLUMN, write
+from raftlog.record.codec import hole_of
 from raftlog.types import (
     Buffer,
     ConsumerRecord,
@@ -236,22 +235,6 @@ def copy_of(header: BatchHeader, data: Buffer) -> BatchBody:
         first_timestamp_ms=header.first_timestamp,
         max_timestamp_ms=header.max_timestamp,
         last_offset_delta=header.last_offset_delta,
-    )
-
-
-def hole_of(count: int) -> BatchBody:
-    """Return the body of a batch of ``count`` offsets without a record."""
-    payload = write(
-        0, timestamps=b"", offsets=None, keys=NULL_COLUMN, values=NULL_COLUMN, headers=None
-    )
-    return BatchBody(
-        payload=payload,
-        codec=Codec.NONE,
-        uncompressed_length=len(payload),
-        record_count=0,
-        first_timestamp_ms=0,
-        max_timestamp_ms=0,
-        last_offset_delta=count - 1,
     )
 
 

@@ -7,7 +7,7 @@ no response.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -33,6 +33,7 @@ from raftlog.protocol.schema import (
     WireOffset,
     WireTimestamp,
 )
+from raftlog.types import Isolation
 
 ProducerId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -244,11 +245,6 @@ class ListProducersResponse(Message):
 # ``leader_epoch`` in a request is the client's known epoch, or -1. A broker with a newer epoch
 # responds with ``FencedLeaderEpochError``, one with an older epoch with
 # ``UnknownLeaderEpochError``.
-
-
-# What a reader gets: the records of committed transactions, or all. "": the client does not know
-# transactions; it gets all records, and no marker.
-Isolation: TypeAlias = Literal["", "committed", "uncommitted"]
 
 
 class FetchPartition(Message):

@@ -22,7 +22,16 @@ from raftlog.errors import (
 )
 from raftlog.record import compression
 from raftlog.record import payload as columns
-from raftlog.record.batch import COLUMNS, HEADER_BYTES, BatchBody, BatchHeader, check, check_length
+from raftlog.record.batch import (
+    COLUMNS,
+    HEADER_BYTES,
+    BatchBody,
+    BatchHeader,
+    check,
+    check_length,
+    seal,
+    stamp_compacted,
+)
 from raftlog.record.compression import Codec, decompress
 from raftlog.record.payload import (
     NO_COLUMNS,
@@ -275,6 +284,39 @@ def encode(
         first_timestamp_ms=first_timestamp_ms,
         max_timestamp_ms=max_timestamp_ms,
         last_offset_delta=range_end,
+    )
+
+
+def hole_of(count: int) -> BatchBody:
+    """Return the body of a batch of ``count`` offsets without a record."""
+    payload = write(
+        0, timestamps=b"", offsets=None, keys=NULL_COLUMN, values=NULL_COLUMN, headers=None
+    )
+    return BatchBody(
+        payload=payload,
+        codec=Codec.NONE,
+        uncompressed_length=len(payload),
+        record_count=0,
+        first_timestamp_ms=0,
+        max_timestamp_ms=0,
+        last_offset_delta=count - 1,
+    )
+
+
+def without_records(header: BatchHeader) -> bytes:
+    """Return a batch without records in the place of another: the same offsets, and for the check
+    of the next batch the same chain value.
+    """
+    body = hole_of(header.last_offset_delta + 1)
+    return (
+        stamp_compacted(
+            seal(body),
+            base_offset=header.base_offset,
+            leader_epoch=max(header.leader_epoch, 0),
+            append_timestamp_ms=max(header.append_timestamp, 0),
+            chain=header.chain,
+        )
+        + body.payload
     )
 
 

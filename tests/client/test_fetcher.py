@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from raftlog import limits
-from raftlog.client.fetcher import DAMAGE_PATIENCE_S, Fetcher, Positions
+from raftlog.client.fetcher import DAMAGE_PATIENCE_S, Fetcher, Positions, _batches
 from raftlog.client.settings import OffsetReset
 from raftlog.client.subscription import Subscription, Wanted
 from raftlog.errors import (
@@ -26,6 +27,7 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
 from raftlog.protocol.records import (
+    AbortedTransaction,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -35,6 +37,9 @@ from raftlog.protocol.records import (
     TopicInfo,
 )
 from raftlog.protocol.schema import Failure
+from raftlog.record import check, decode_lists, verify_chain
+from raftlog.record.kafka_batch import marker_batch
+from raftlog.transactions.values import Marker
 from raftlog.types import TopicPartition
 from tests.client.samples import consumer_settings, stored_batch
 from tests.client.test_cluster import cluster_of
@@ -50,6 +55,7 @@ from tests.client.world import (
     vanish,
 )
 from tests.running import runs
+from tests.storage.logs import NOW_MS, ONE_SEGMENT, append, open_log, sim_disk, stored
 
 
 class Rig:
@@ -750,3 +756,43 @@ async def test_damage_that_stays_is_told_in_the_end_and_then_at_once(fake: FakeC
         rig.fetcher.poll()
         assert await rig.read(1) == [0]
         assert rig.subscription.part(A).damaged_since is None
+
+
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [("committed", [b"b", b"d", b"g"]), ("uncommitted", list(b"abcdefg"))],
+)
+def test_markers_and_aborted_batches_have_no_records(
+    isolation: str, expected: list[bytes] | list[int]
+) -> None:
+    """Of producer 7: a and c are aborted, e and f again, g is committed. 8 commits b and d."""
+    log = open_log(sim_disk(), ONE_SEGMENT)
+
+    def send(producer: int, sequence: int, value: bytes) -> None:
+        append(log, value, producer=(producer, 0, sequence), is_transactional=True)
+
+    def end(producer: int, *, commit: bool) -> None:
+        marker = Marker(producer, 0, commit, 0, is_bumped=False)
+        log.append_marker(marker_batch(marker, now_ms=NOW_MS), leader_epoch=0, now_ms=NOW_MS)
+
+    for producer, sequence, value in ((7, 0, b"a"), (8, 0, b"b"), (7, 1, b"c"), (8, 1, b"d")):
+        send(producer, sequence, value)
+    end(7, commit=False)
+    end(8, commit=True)
+    send(7, 2, b"e")
+    send(7, 3, b"f")
+    end(7, commit=False)
+    send(7, 4, b"g")
+    end(7, commit=True)
+    aborted = [
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in log.producers.transactions.aborted(0, log.log_end_offset)
+    ]
+    data = memoryview(b"".join(stored(log)))
+    batches, error = _batches(data, A, aborted if isolation == "committed" else ())
+    assert error is None
+    values = [value or b"" for batch in batches for value in decode_lists(batch.data).values]
+    assert b"".join(values) == expected
+    headers = [check(batch.data) for batch in batches]
+    assert [header.base_offset for header in headers] == list(range(log.log_end_offset))
+    assert all(verify_chain(b, previous_chain=a.chain) for a, b in pairwise(headers))
