@@ -249,16 +249,23 @@ class ClassicGroup:
         return outcomes
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, now: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        now: float,
     ) -> None:
         """Check that a member of the generation commits, and renew its session.
 
-        Raises ``UnknownMemberError``, ``InstanceFencedError``, ``FencedMemberError`` or
+        ``is_transactional``: then the generation need not be complete. Raises
+        ``UnknownMemberError``, ``InstanceFencedError``, ``FencedMemberError`` or
         ``RebalanceInProgressError``.
         """
         member = self.check_member(member_id, instance_id)
         self._check_generation(member, generation)
-        if self.phase == COMPLETING:
+        if self.phase == COMPLETING and not is_transactional:
             raise self._rebalancing()
         member.renew(now)
 

@@ -30,6 +30,7 @@ from raftlog.consumer_groups.values import (
     LEAVE_EPOCH,
     NO_MEMBER_EPOCH,
     OFFSET_BELOW_0,
+    PENDING_OFFSET,
     VERSION_MIN,
     Commit,
     Committed,
@@ -53,6 +54,8 @@ from raftlog.consumer_groups.values import (
     Part,
     PartRows,
     Parts,
+    PendingKey,
+    PendingValue,
     Share,
     StateChange,
     Topics,
@@ -116,6 +119,7 @@ class Group:
         "offsets",
         "owned_since",
         "owner",
+        "pending",
         "subscriptions",
         "timer",
         "woken",
@@ -135,6 +139,7 @@ class Group:
         self.owned_since: dict[Part, int] = {}
         self.heir: dict[Part, str] = {}
         self.offsets = OffsetTable()
+        self.pending = PendingOffsets()
         self.subscriptions: frozenset[str] = frozenset()
         self.empty_since_ms: int | None = None
         self.timer = math.inf  # monotonic seconds; next check by the shard
@@ -428,7 +433,9 @@ class Group:
             self.heir.pop(part, None)
         offsets = self.offsets.without_topic(topics)
         self.forget_offsets(offsets)
-        return bool(gone or offsets)
+        pending = self.pending.without_topic(topics)
+        self.forget_pending(pending)
+        return bool(gone or offsets or pending)
 
     # -- offsets -----------------------------------------------------------------------------------
 
@@ -437,13 +444,43 @@ class Group:
         return self.owner.get(part) == member_id and self.owned_since[part] <= since
 
     def put_offset(self, where: TopicPartition, value: OffsetValue) -> None:
-        self.offsets.put(where, value)
-        self._write(OffsetKey(self.id, where.topic, where.partition), value)
+        """Commit an offset. It replaces pending ones too: they were written before it."""
+        self._commit_offset(where, value)
+        self.forget_pending(self.pending.of(where))
 
     def forget_offsets(self, gone: Iterable[TopicPartition]) -> None:
+        """Delete committed offsets, and those of open transactions."""
         for where in gone:
             if self.offsets.remove(where):
                 self._write(OffsetKey(self.id, where.topic, where.partition), None)
+            self.forget_pending(self.pending.of(where))
+
+    def put_pending(self, producer_id: int, where: TopicPartition, value: PendingValue) -> None:
+        self.pending.put(producer_id, where, value)
+        key = PendingKey(producer_id, self.id, where.topic, where.partition)
+        self._write(key, value)
+
+    def forget_pending(self, gone: Iterable[tuple[int, TopicPartition]]) -> None:
+        for producer_id, where in gone:
+            if self.pending.remove(producer_id, where) is not None:
+                key = PendingKey(producer_id, self.id, where.topic, where.partition)
+                self._write(key, None)
+
+    def end_pending(self, producer_id: int, *, is_commit: bool) -> None:
+        """Commit, or drop, all offsets of the producer's transaction.
+
+        Those of other open transactions that were written earlier are dropped with a commit: the
+        last written offset counts.
+        """
+        for where, value in self.pending.by(producer_id):
+            self.forget_pending([(producer_id, where)])
+            if is_commit:
+                self._commit_offset(where, value.offset)
+                self.forget_pending(self.pending.of(where, before=value.order))
+
+    def _commit_offset(self, where: TopicPartition, value: OffsetValue) -> None:
+        self.offsets.put(where, value)
+        self._write(OffsetKey(self.id, where.topic, where.partition), value)
 
     # -- the log -----------------------------------------------------------------------------------
 
@@ -484,6 +521,10 @@ class Group:
             *(MemberKey(self.id, name) for name in self.members),
             *(FormerKey(self.id, name) for name in former),
             *(OffsetKey(self.id, where.topic, where.partition) for where, _ in self.offsets),
+            *(
+                PendingKey(producer_id, self.id, where.topic, where.partition)
+                for producer_id, where in self.pending
+            ),
             GroupKey(self.id),
         ]
         return [record(key, None) for key in keys]
@@ -1005,6 +1046,7 @@ def check_committer(
     offsets: Sequence[Commit],
     instance_id: str | None = None,
     *,
+    is_transactional: bool = False,
     now: float,
 ) -> None:
     """Check that the sender is a member at its current epoch, or that the group has no members.
@@ -1014,7 +1056,9 @@ def check_committer(
     ``member_id``: ``""`` for a commit by a client that is not a member; ``member_epoch`` is then
     ``NO_MEMBER_EPOCH``. It is the generation of a classic member, whose session the commit renews.
     A Kafka client that never joined may have made a member ID already: its epoch is negative.
-    ``instance_id``: of a classic member only. Raises ``InvalidRequestError``,
+    ``instance_id``: of a classic member only. ``is_transactional``: a commit in a transaction,
+    which fences the committer itself: it need not be a member (Kafka's clients before KIP-447), and
+    a generation that its members are still told of is complete. Raises ``InvalidRequestError``,
     ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
     ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
     """
@@ -1024,7 +1068,7 @@ def check_committer(
                 f"commit with member epoch {member_epoch} and no member ID. Members must send "
                 f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
             )
-        if group is not None and group.member_count:
+        if group is not None and group.member_count and not is_transactional:
             raise GroupNotEmptyError(
                 f"group {group_id!r} has {counted(group.member_count, 'member')}, and only members "
                 "can commit "
@@ -1035,7 +1079,9 @@ def check_committer(
     if member_epoch < 0 and is_empty:
         return
     if group is not None and group.classic is not None:
-        group.classic.check_commit(member_id, instance_id, member_epoch, now=now)
+        group.classic.check_commit(
+            member_id, instance_id, member_epoch, is_transactional=is_transactional, now=now
+        )
         return
     member = check_member(group, group_id, member_id)
     if member_epoch < 0:
@@ -1106,20 +1152,52 @@ def _commit_one(
     error = _refusal(group, member_id, offset, topic_ids)
     where = TopicPartition(offset.topic, offset.partition)
     if error is None and not (sequence and _is_late(group, where, committer, sequence)):
-        topics = group.world.topics
-        value = OffsetValue(
-            version=OFFSET_BELOW_0 if offset.offset < 0 else VERSION_MIN,
-            topic_id=topics.by_name[offset.topic].id,
-            offset=offset.offset,
-            leader_epoch=max(offset.leader_epoch, NO_LEADER_EPOCH),
-            metadata=offset.metadata,
-            committed_at_ms=now_ms,
-            topics_version=topics.version,
-            committer=committer,
-            sequence=sequence,
-        )
-        group.put_offset(where, value)
+        group.put_offset(where, _value(group, offset, committer, sequence, now_ms=now_ms))
     return error
+
+
+def _value(
+    group: Group, offset: Commit, committer: str, sequence: int, *, now_ms: int
+) -> OffsetValue:
+    topics = group.world.topics
+    return OffsetValue(
+        version=OFFSET_BELOW_0 if offset.offset < 0 else VERSION_MIN,
+        topic_id=topics.by_name[offset.topic].id,
+        offset=offset.offset,
+        leader_epoch=max(offset.leader_epoch, NO_LEADER_EPOCH),
+        metadata=offset.metadata,
+        committed_at_ms=now_ms,
+        topics_version=topics.version,
+        committer=committer,
+        sequence=sequence,
+    )
+
+
+def commit_pending(
+    group: Group,
+    producer_id: int,
+    producer_epoch: int,
+    offsets: Sequence[Commit],
+    topic_ids: Mapping[str, str],
+    *,
+    now_ms: int,
+) -> list[RaftlogError | None]:
+    """Keep each valid offset until the producer's transaction ends. Return one item per offset:
+    None, or the reason for rejection.
+
+    It replaces an earlier one of the same transaction and partition.
+    """
+    results: list[RaftlogError | None] = []
+    for offset in offsets:
+        where = TopicPartition(offset.topic, offset.partition)
+        error = _refusal(group, None, offset, topic_ids)
+        if error is None:
+            order = group.pending.last_order(where) + 1
+            committed = _value(group, offset, "", 0, now_ms=now_ms)
+            value = PendingValue(PENDING_OFFSET, producer_epoch, order, committed)
+            group.put_pending(producer_id, where, value)
+        results.append(error)
+    return results
 
 
 def _is_late(group: Group, where: TopicPartition, committer: str, sequence: int) -> bool:
@@ -1166,9 +1244,10 @@ def _refusal(
                 f"{_shown(offset.expected)}: it was committed in the meantime"
             )
     offsets_max = group.world.settings.offsets_per_group_max
-    if where not in group.offsets and group.offsets.count >= offsets_max:
+    count = group.offsets.count + group.pending.count
+    if where not in group.offsets and not group.pending.has(where) and count >= offsets_max:
         return ThrottledError(
-            f"group {group.id!r} has committed offsets of {group.offsets.count} partitions, "
+            f"group {group.id!r} has committed offsets of {count} partitions, "
             f"which is the limit ({offsets_max}). Delete unneeded ones"
         )
     return None
@@ -1266,6 +1345,78 @@ class OffsetTable:
     def committed_before(self, time_ms: int) -> list[TopicPartition]:
         """Return the partitions whose last commit is older than ``time_ms``."""
         return [where for where, value in self if value.committed_at_ms < time_ms]
+
+
+class PendingOffsets:
+    """Offsets of open transactions, by producer ID and by partition."""
+
+    __slots__ = ("_by_producer", "_producers", "count")
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[TopicPartition, PendingValue]] = {}
+        self._producers: dict[TopicPartition, dict[int, None]] = {}
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[int, TopicPartition]]:
+        """Iterate over their keys: producer ID and partition."""
+        return ((each, where) for each, found in self._by_producer.items() for where in found)
+
+    def has(self, where: TopicPartition) -> bool:
+        return where in self._producers
+
+    def by(self, producer_id: int) -> list[tuple[TopicPartition, PendingValue]]:
+        """Return the offsets of a producer, in any order."""
+        return list(self._by_producer.get(producer_id, {}).items())
+
+    def value(self, producer_id: int, where: TopicPartition) -> PendingValue:
+        return self._by_producer[producer_id][where]
+
+    def count_of(self, producer_id: int) -> int:
+        return len(self._by_producer.get(producer_id, ()))
+
+    def of(
+        self, where: TopicPartition, *, before: int | None = None
+    ) -> list[tuple[int, TopicPartition]]:
+        """Return the keys of the offsets of a partition; with an order below ``before`` only."""
+        return [
+            (producer_id, where)
+            for producer_id in self._producers.get(where, ())
+            if before is None or self._by_producer[producer_id][where].order < before
+        ]
+
+    def last_order(self, where: TopicPartition) -> int:
+        """Return the highest order of a partition's offsets, 0 if there are none."""
+        producers = self._producers.get(where, ())
+        return max((self._by_producer[each][where].order for each in producers), default=0)
+
+    def put(self, producer_id: int, where: TopicPartition, value: PendingValue) -> None:
+        found = self._by_producer.setdefault(producer_id, {})
+        self.count += where not in found
+        found[where] = value
+        self._producers.setdefault(where, {})[producer_id] = None
+
+    def remove(self, producer_id: int, where: TopicPartition) -> PendingValue | None:
+        """Remove an offset. Return it, or None if there is none."""
+        found = self._by_producer.get(producer_id, {})
+        value = found.pop(where, None)
+        if value is None:
+            return None
+        self.count -= 1
+        if not found:
+            del self._by_producer[producer_id]
+        del self._producers[where][producer_id]
+        if not self._producers[where]:
+            del self._producers[where]
+        return value
+
+    def without_topic(self, topics: Topics) -> list[tuple[int, TopicPartition]]:
+        """Return the keys of the offsets of deleted topics."""
+        return [
+            (producer_id, where)
+            for producer_id, found in self._by_producer.items()
+            for where, value in found.items()
+            if value.offset.topic_id not in topics.names
+        ]
 
 
 # -- classic view ----------------------------------------------------------------------------------

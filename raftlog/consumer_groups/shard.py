@@ -16,8 +16,9 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from raftlog import limits
 from raftlog.consumer_groups import group as group_state
 from raftlog.consumer_groups.assignors import Assignor
 from raftlog.consumer_groups.classic import ClassicGroup, member_of
@@ -52,6 +53,8 @@ from raftlog.consumer_groups.values import (
     OffsetValue,
     Part,
     PartRows,
+    PendingKey,
+    PendingValue,
     Share,
     StateChange,
     Sync,
@@ -67,20 +70,55 @@ from raftlog.errors import (
     GroupNotEmptyError,
     InstanceInUseError,
     InvalidRequestError,
+    InvalidTransactionStateError,
+    ProducerFencedError,
     RaftlogError,
+    StaleTransactionCoordinatorError,
     ThrottledError,
     UnknownGroupError,
     UnknownMemberError,
     counted,
 )
 from raftlog.record.key_hash import partition_of_key
-from raftlog.types import Offset, TopicPartition, check_group_id
+from raftlog.transactions.values import Marker
+from raftlog.types import LeaderEpoch, Offset, TopicPartition, check_group_id
 
 T = TypeVar("T")
 
 CHECK_MS_MAX: Final = 600_000  # Kafka's offsets.retention.check.interval.ms
 CLASSIC_TIMER: Final = "\0classic"  # instead of a member: the deadlines of a classic group
 TICK_RECORDS_MAX: Final = 10_000  # approximate number of records after which a tick ends
+
+
+class PendingGuard(NamedTuple):
+    """What a commit in a transaction depends on, from before its coordinator was asked: no marker
+    of the producer may arrive in between (KIP-890). Otherwise, a late commit would belong to no
+    transaction, and stay pending.
+
+    ``has_begun``: the transaction has pending offsets in the shard, so its coordinator knows that
+    it extends to the shard.
+    """
+
+    groups: GroupShard
+    producer_id: int
+    producer_epoch: int
+    has_begun: bool
+    markers_seen: int
+
+
+class _Open(NamedTuple):
+    """The transaction of a producer with pending offsets, and the groups that have or had some."""
+
+    producer_epoch: int
+    groups: dict[str, None]
+
+
+class _Ended(NamedTuple):
+    """The last marker of a producer. ``number``: of the shard's markers."""
+
+    producer_epoch: int
+    coordinator_epoch: LeaderEpoch
+    number: int
 
 
 class GroupShard:
@@ -104,6 +142,10 @@ class GroupShard:
         self._watched: dict[str, frozenset[str]] = {}  # group -> topics that it subscribes to
         self._topics_version_min = 0  # highest cluster-state version in the log
         self._is_started = False
+        self._open: dict[int, _Open] = {}  # by producer id
+        self._ended: dict[int, _Ended] = {}  # by producer id, the last marker last
+        self._markers_seen = 0
+        self._markers_forgotten = 0  # number of the last one that is no longer in ``_ended``
 
     @property
     def assignor_failures(self) -> int:
@@ -137,6 +179,9 @@ class GroupShard:
             if isinstance(content, GroupValue | OffsetValue):
                 seen = content.topics_version
                 self._topics_version_min = max(self._topics_version_min, seen)
+            elif isinstance(content, PendingValue):
+                seen = content.offset.topics_version
+                self._topics_version_min = max(self._topics_version_min, seen)
             put(self._groups, self._world, decoded, content)
 
     def start(
@@ -157,6 +202,9 @@ class GroupShard:
         for name, group in list(self._groups.items()):
             complete(group, now=now, now_ms=now_ms)
             group.forget_gone_topics()
+            for producer_id, where in group.pending:
+                value = group.pending.value(producer_id, where)
+                self._note_open(producer_id, value.producer_epoch, name)
             group.rebalance(now=now, changed=False)
             for member in group.members.values():
                 member.timer = member.due
@@ -447,25 +495,35 @@ class GroupShard:
         return self._finish(results, [found], now=now)
 
     def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
     ) -> list[Committed]:
         """Return the committed offsets of ``partitions``, or all of the group if it is None.
 
-        The offset is -1 if none is committed or the group does not exist. Raises
+        The offset is -1 if none is committed or the group does not exist. ``require_stable``: also
+        if an open transaction holds a new one, see ``Committed.is_stable``. Raises
         ``InvalidGroupError`` or ``CoordinatorLoadingError``.
         """
         self._check_started()
         check_group_id(group)
-        found, topics = self._groups.get(group), self._world.topics
+        found = self._groups.get(group)
         if partitions is None:
-            return (
-                [found.offsets.committed(where, topics) for where, _ in found.offsets]
-                if (found)
-                else []
-            )
+            names = [] if found is None else [where for where, _ in found.offsets]
+        else:
+            names = [TopicPartition(*where) for where in partitions]
         if found is None:
-            return [Committed(topic, partition) for topic, partition in partitions]
-        return [found.offsets.committed(TopicPartition(*where), topics) for where in partitions]
+            return [Committed(topic, partition) for topic, partition in names]
+        if require_stable and found.pending.count:
+            return [self._stable(found, where) for where in names]
+        return [found.offsets.committed(where, self._world.topics) for where in names]
+
+    def _stable(self, group: Group, where: TopicPartition) -> Committed:
+        if group.pending.has(where):
+            return Committed(where.topic, where.partition, is_stable=False)
+        return group.offsets.committed(where, self._world.topics)
 
     def delete_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, now: float
@@ -487,6 +545,170 @@ class GroupShard:
                 found.forget_offsets([TopicPartition(topic, partition)])
                 results.append(None)
         return self._finish(results, [found], now=now)
+
+    # -- offsets of transactions -------------------------------------------------------------------
+
+    def guard(self, producer_id: int, producer_epoch: int) -> PendingGuard:
+        """Return the guard of a commit in a transaction, before its coordinator is asked.
+
+        Raises ``ProducerFencedError`` or ``CoordinatorLoadingError``.
+        """
+        self._check_started()
+        self._check_producer(producer_id, producer_epoch)
+        known = self._open.get(producer_id)
+        has_begun = known is not None and known.producer_epoch == producer_epoch
+        return PendingGuard(
+            self,
+            producer_id,
+            producer_epoch,
+            has_begun=has_begun and self._pending_count(producer_id) > 0,
+            markers_seen=self._markers_seen,
+        )
+
+    def commit_pending(
+        self,
+        guard: PendingGuard,
+        group: str,
+        member_id: str,
+        member_epoch: int,
+        offsets: Sequence[Commit],
+        topic_ids: Mapping[str, str],
+        *,
+        instance_id: str | None = None,
+        now: float,
+        now_ms: int,
+    ) -> StateChange[list[RaftlogError | None]]:
+        """Keep offsets until the producer's transaction ends. The result is that of ``commit``.
+
+        ``guard``: from before the transaction's coordinator has confirmed that the transaction
+        extends to this shard. ``member_id``, ``member_epoch``, ``instance_id``: as in ``commit``;
+        but a client that is not a member may commit in a group that has members (KIP-447).
+
+        Raises the errors of ``commit`` (but ``RebalanceInProgressError``, ``GroupNotEmptyError``),
+        ``ProducerFencedError``, or ``InvalidTransactionStateError`` if the transaction has ended.
+        """
+        self._check_started()
+        producer_id, producer_epoch = guard.producer_id, guard.producer_epoch
+        self._check_producer(producer_id, producer_epoch)
+        self._check_guard(guard)
+        found = self._groups.get(group)
+        group_state.check_committer(
+            found,
+            group,
+            member_id,
+            member_epoch,
+            offsets,
+            instance_id,
+            is_transactional=True,
+            now=now,
+        )
+        self._check_room(producer_id, len(offsets))
+        if found is None:
+            found = self._new_group(group)
+        former = self._forget_former_transaction(producer_id, producer_epoch)
+        results = group_state.commit_pending(
+            found, producer_id, producer_epoch, offsets, topic_ids, now_ms=now_ms
+        )
+        if not all(results):
+            self._note_open(producer_id, producer_epoch, found.id)
+            if found.id not in self._groups:
+                found.empty_since_ms = now_ms
+                found.write_group()
+                self._groups[found.id] = found
+        touched = {each.id: each for each in (*former, found) if each.id in self._groups}
+        return self._finish(results, list(touched.values()), now=now)
+
+    def end_transaction(self, marker: Marker, *, now: float) -> StateChange[None]:
+        """Commit or drop the pending offsets of the producer's transaction, in all groups.
+
+        Nothing is pending: not an error, the marker was sent again. Raises
+        ``StaleTransactionCoordinatorError`` or ``CoordinatorLoadingError``.
+        """
+        self._check_started()
+        producer_id = marker.producer_id
+        last, known = self._ended.pop(producer_id, None), self._open.get(producer_id)
+        if last is not None and marker.coordinator_epoch < last.coordinator_epoch:
+            self._ended[producer_id] = last
+            raise StaleTransactionCoordinatorError(
+                f"marker of producer id {producer_id} from a coordinator with leader epoch "
+                f"{marker.coordinator_epoch}: one with {last.coordinator_epoch} has replaced it"
+            )
+        self._markers_seen += 1
+        epoch = max(marker.producer_epoch, 0 if last is None else last.producer_epoch)
+        self._ended[producer_id] = _Ended(epoch, marker.coordinator_epoch, self._markers_seen)
+        if len(self._ended) > limits.TRANSACTION_MARKERS_KEPT_MAX:
+            oldest = next(iter(self._ended))
+            self._markers_forgotten = self._ended.pop(oldest).number
+        # A bumped epoch is above that of the transaction, and may be that of the next one.
+        last_epoch = marker.producer_epoch - marker.is_bumped
+        if known is None or known.producer_epoch > last_epoch:
+            return StateChange(None)
+        del self._open[producer_id]
+        groups = [self._groups[name] for name in known.groups if name in self._groups]
+        for group in groups:
+            group.end_pending(producer_id, is_commit=marker.is_commit)
+        return self._finish(None, groups, now=now)
+
+    def _check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        known, ended = self._open.get(producer_id), self._ended.get(producer_id)
+        newest = max(
+            producer_epoch,
+            producer_epoch if known is None else known.producer_epoch,
+            producer_epoch if ended is None else ended.producer_epoch,
+        )
+        if newest > producer_epoch:
+            raise ProducerFencedError(
+                f"commit in a transaction of producer id {producer_id} with epoch "
+                f"{producer_epoch}, but its epoch is {newest}. Another producer has its "
+                "transactional id, or the transaction timed out: create a new producer"
+            )
+
+    def _check_guard(self, guard: PendingGuard) -> None:
+        if guard.groups is not self:
+            raise CoordinatorLoadingError(
+                "the groups of this coordinator were loaded again during the request. Try again"
+            )
+        ended = self._ended.get(guard.producer_id)
+        last = self._markers_forgotten if ended is None else ended.number
+        if last > guard.markers_seen:
+            raise InvalidTransactionStateError(
+                f"the transaction of producer id {guard.producer_id} ended before its offsets were "
+                "committed. Begin another one"
+            )
+
+    def _check_room(self, producer_id: int, count: int) -> None:
+        """Limit the work of the marker, which ends the transaction in one step."""
+        pending = self._pending_count(producer_id)
+        if pending + count > limits.TRANSACTION_OFFSETS_MAX:
+            raise InvalidRequestError(
+                f"the transaction has {pending} pending offsets, and commits {count}: the maximum "
+                f"is {limits.TRANSACTION_OFFSETS_MAX}. Commit fewer in one transaction"
+            )
+
+    def _pending_count(self, producer_id: int) -> int:
+        known = self._open.get(producer_id)
+        found = () if known is None else (self._groups.get(name) for name in known.groups)
+        return sum(group.pending.count_of(producer_id) for group in found if group is not None)
+
+    def _note_open(self, producer_id: int, producer_epoch: int, group: str) -> None:
+        known = self._open.get(producer_id)
+        groups = {} if known is None else known.groups
+        epoch = producer_epoch if known is None else max(producer_epoch, known.producer_epoch)
+        groups[group] = None
+        self._open[producer_id] = _Open(epoch, groups)
+
+    def _forget_former_transaction(self, producer_id: int, producer_epoch: int) -> Sequence[Group]:
+        """Drop what a transaction of an older epoch has left. Its coordinator has confirmed a newer
+        one, so it has ended: its marker would have come.
+        """
+        known = self._open.get(producer_id)
+        if known is None or known.producer_epoch == producer_epoch:
+            return ()
+        del self._open[producer_id]
+        groups = [self._groups[name] for name in known.groups if name in self._groups]
+        for group in groups:
+            group.end_pending(producer_id, is_commit=False)
+        return groups
 
     # -- groups ------------------------------------------------------------------------------------
 
@@ -655,7 +877,7 @@ class GroupShard:
     def _tidy(self, group: Group, *, now: float, expiry_ms: int | None) -> Sequence[GroupRecord]:
         """Remove expired former members and offsets, and the group itself if it is unused."""
         group.forget_former(now=now)
-        if group.empty_since_ms is None or expiry_ms is None:
+        if group.empty_since_ms is None or expiry_ms is None or group.pending.count:
             return ()
         retention_ms = self._world.settings.offsets_retention_ms
         if group.empty_since_ms + retention_ms <= expiry_ms:
@@ -769,6 +991,10 @@ def put(groups: dict[str, Group], world: World, key: Key, value: Value) -> None:
         case OffsetValue():
             assert isinstance(key, OffsetKey)
             group.offsets.put(TopicPartition(key.topic, key.partition), value)
+        case PendingValue():
+            assert isinstance(key, PendingKey)
+            where = TopicPartition(key.topic, key.partition)
+            group.pending.put(key.producer_id, where, value)
         case FormerValue():
             assert isinstance(key, FormerKey)
             former = FormerMember(INHERITED, value.sequence, value.timeout_ms, value.instance_id)
@@ -790,6 +1016,8 @@ def remove(groups: dict[str, Group], key: Key) -> None:
             group.members.pop(key.member, None)
         case OffsetKey() if group is not None:
             group.offsets.remove(TopicPartition(key.topic, key.partition))
+        case PendingKey() if group is not None:
+            group.pending.remove(key.producer_id, TopicPartition(key.topic, key.partition))
         case FormerKey() if group is not None:
             group.former.pop(key.member, None)
         case ClassicKey() if group is not None:

@@ -220,7 +220,8 @@ class Commit(msgspec.Struct, frozen=True):
 
 class Committed(msgspec.Struct, frozen=True):
     """Committed offset of a partition. ``offset`` is -1 if none is committed; a Kafka client can
-    commit others below 0. ``leader_epoch``: -1 for none.
+    commit others below 0. ``leader_epoch``: -1 for none. ``is_stable``: False if an open
+    transaction holds another offset; None is returned then.
     """
 
     topic: str
@@ -229,6 +230,7 @@ class Committed(msgspec.Struct, frozen=True):
     leader_epoch: LeaderEpoch = -1
     metadata: str = ""
     committed_at_ms: TimestampMs = -1
+    is_stable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +394,8 @@ def parts_of(shares: Iterable[Share]) -> Parts:
 #     5  [5, group]                    classic group: generation, phase, protocol type, protocol,
 #                                      leader
 #     6  [6, group, member]            member of a classic group, without its session
+#     7  [7, producer id, group,       offset of an open transaction: epoch of the producer, order,
+#         topic, partition]            value of kind 3
 #
 # Each record contains the complete state of its key. The state of a group follows from the last
 # record of each key, in any order, so it does not depend on what compaction has removed. The
@@ -401,7 +405,8 @@ def parts_of(shares: Iterable[Share]) -> Parts:
 # New fields are added at the end, with a default; older releases ignore them. A change that an
 # older release must not misread gets a new version or a new kind, which older releases skip.
 # Version 2 is that of an offset below 0, which Kafka clients commit for "latest" (-1) and
-# "earliest" (-2).
+# "earliest" (-2). Version 3 is that of kind 7: a release that skips it does not know that offsets
+# of its groups are pending, and neither commits nor aborts them.
 
 
 GROUP_KIND: Final = 1
@@ -410,9 +415,11 @@ OFFSET_KIND: Final = 3
 FORMER_KIND: Final = 4
 CLASSIC_KIND: Final = 5
 CLASSIC_MEMBER_KIND: Final = 6
+PENDING_KIND: Final = 7
 VERSION_MIN: Final = 1
-VERSION: Final = 2  # the newest
+VERSION: Final = 3  # the newest
 OFFSET_BELOW_0: Final = 2
+PENDING_OFFSET: Final = 3
 
 Phase: TypeAlias = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable"]
 PartRows: TypeAlias = dict[str, list[int]]  # topic id -> partitions
@@ -471,6 +478,19 @@ class OffsetValue(msgspec.Struct, frozen=True, array_like=True):
     sequence: int = 0
 
 
+class PendingValue(msgspec.Struct, frozen=True, array_like=True):
+    """An offset of an open transaction, to be committed if the transaction is.
+
+    ``order``: above that of every pending offset of the partition, in the group, that was written
+    before it, by any producer.
+    """
+
+    version: int
+    producer_epoch: int
+    order: int
+    offset: OffsetValue
+
+
 class FormerValue(msgspec.Struct, frozen=True, array_like=True):
     version: int
     instance_id: str
@@ -503,7 +523,13 @@ class ClassicMemberValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 Value: TypeAlias = (
-    GroupValue | MemberValue | OffsetValue | FormerValue | ClassicValue | ClassicMemberValue
+    GroupValue
+    | MemberValue
+    | OffsetValue
+    | FormerValue
+    | ClassicValue
+    | ClassicMemberValue
+    | PendingValue
 )
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -515,10 +541,12 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     FORMER_KIND: msgspec.msgpack.Decoder(FormerValue),
     CLASSIC_KIND: msgspec.msgpack.Decoder(ClassicValue),
     CLASSIC_MEMBER_KIND: msgspec.msgpack.Decoder(ClassicMemberValue),
+    PENDING_KIND: msgspec.msgpack.Decoder(PendingValue),
 }
 _GROUP_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str])
 _MEMBER_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str, str])
 _OFFSET_KEY: Final = msgspec.msgpack.Decoder(tuple[int, str, str, int])
+_PENDING_KEY: Final = msgspec.msgpack.Decoder(tuple[int, int, str, str, int])
 _KEYS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     GROUP_KIND: _GROUP_KEY,
     MEMBER_KIND: _MEMBER_KEY,
@@ -526,6 +554,7 @@ _KEYS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     FORMER_KIND: _MEMBER_KEY,
     CLASSIC_KIND: _GROUP_KEY,
     CLASSIC_MEMBER_KIND: _MEMBER_KEY,
+    PENDING_KIND: _PENDING_KEY,
 }
 
 
@@ -558,7 +587,16 @@ class ClassicMemberKey(msgspec.Struct, frozen=True):
     member: str
 
 
-Key: TypeAlias = GroupKey | MemberKey | OffsetKey | FormerKey | ClassicKey | ClassicMemberKey
+class PendingKey(msgspec.Struct, frozen=True):
+    producer_id: int
+    group: str
+    topic: str
+    partition: int
+
+
+Key: TypeAlias = (
+    GroupKey | MemberKey | OffsetKey | FormerKey | ClassicKey | ClassicMemberKey | PendingKey
+)
 
 _KIND_OF: Final[dict[type[Key], int]] = {
     GroupKey: GROUP_KIND,
@@ -567,6 +605,7 @@ _KIND_OF: Final[dict[type[Key], int]] = {
     FormerKey: FORMER_KIND,
     ClassicKey: CLASSIC_KIND,
     ClassicMemberKey: CLASSIC_MEMBER_KIND,
+    PendingKey: PENDING_KIND,
 }
 _KEY_TYPES: Final = {kind: type_ for type_, kind in _KIND_OF.items()}
 
@@ -607,8 +646,9 @@ def decode_value(key: Key, data: bytes) -> Value | None:
         value: Value = _DECODERS[_KIND_OF[type(key)]].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"invalid value of {key}: {error}") from error
-    if isinstance(value, OffsetValue) and value.offset < 0 and value.version < OFFSET_BELOW_0:
-        raise InvalidRequestError(f"invalid value of {key}: its offset is {value.offset}")
+    known = value.offset if isinstance(value, PendingValue) else value
+    if isinstance(known, OffsetValue) and known.offset < 0 and known.version < OFFSET_BELOW_0:
+        raise InvalidRequestError(f"invalid value of {key}: its offset is {known.offset}")
     return value
 
 

@@ -32,6 +32,7 @@ def written(shard: GroupShard) -> dict[str, Any]:
             },
             "classic": written_classic(group),
             "offsets": dict(group.offsets),
+            "pending": {key: group.pending.value(*key) for key in group.pending},
             "former": {
                 name: (former.instance_id, former.timeout_ms, former.sequence)
                 for name, former in group.former.items()

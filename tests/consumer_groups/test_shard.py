@@ -64,7 +64,7 @@ def test_records_of_a_later_release_are_counted_and_left_alone() -> None:
     shard = GroupShard(GroupSettings(), BUILT_IN)
     encode = msgspec.msgpack.encode
     shard.replay(encode([9, "g"]), b"whatever")
-    shard.replay(encode([1, "g"]), encode([3, "whatever"]))
+    shard.replay(encode([1, "g"]), encode([4, "whatever"]))
     shard.replay(encode([9, "g"]), None)
     assert (shard.skipped_records, len(shard._groups)) == (3, 0)
 

@@ -33,6 +33,8 @@ from raftlog.consumer_groups.values import (
     MemberValue,
     OffsetKey,
     OffsetValue,
+    PendingKey,
+    PendingValue,
     Topics,
     Value,
     assigned_partitions,
@@ -191,6 +193,12 @@ GOLDEN: list[tuple[Key, Value, str, str]] = [
         "9306a167a16d",
         "9801a169a163a168cdafc8ce000493e09192a572616e6765c4020001c40102",
     ),
+    (
+        PendingKey(1 << 40, "g", "t", 3),
+        PendingValue(3, 5, 2, OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12)),
+        "9507cf0000010000000000a167a17403",
+        "940305029901a469642d74cd012c02a46e6f7465cf0000018bcfe568000ca000",
+    ),
 ]
 
 
@@ -226,8 +234,8 @@ def test_fields_that_a_later_release_adds_are_ignored(
 def test_what_a_later_release_writes_anew_is_left_alone(
     key: Key, value: Value, key_hex: str, value_hex: str
 ) -> None:
-    assert decode_value(key, msgspec.msgpack.encode([3, "whatever"])) is None
-    assert decode_key(msgspec.msgpack.encode([7, "whatever", {}])) is None
+    assert decode_value(key, msgspec.msgpack.encode([4, "whatever"])) is None
+    assert decode_key(msgspec.msgpack.encode([8, "whatever", {}])) is None
 
 
 BAD_KEYS = [
@@ -258,8 +266,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_versions_are_the_ones_that_are_written() -> None:
-    assert (values.VERSION_MIN, values.VERSION) == (1, 2)
-    assert all(value.version == values.VERSION_MIN for _, value, *_ in GOLDEN)
+    assert (values.VERSION_MIN, values.VERSION) == (1, 3)
+    for _, value, *_ in GOLDEN:
+        is_pending = isinstance(value, PendingValue)
+        assert value.version == (values.PENDING_OFFSET if is_pending else values.VERSION_MIN)
     below = OffsetValue(values.OFFSET_BELOW_0, "id", -2, -1, "", 0, 0)
     assert decode_value(OffsetKey("g", "t", 0), msgspec.msgpack.encode(below)) == below
 
