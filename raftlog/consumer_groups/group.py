@@ -1062,13 +1062,20 @@ def check_committer(
     ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
     ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
     """
+    if not member_id and is_transactional:
+        if member_epoch >= 0 or instance_id is not None:
+            raise UnknownMemberError(
+                f"commit in group {group_id!r} with generation {member_epoch} and instance ID "
+                f"{instance_id!r}, but without a member ID. Pass what the consumer says of itself"
+            )
+        return
     if not member_id:
         if member_epoch != NO_MEMBER_EPOCH:
             raise InvalidRequestError(
                 f"commit with member epoch {member_epoch} and no member ID. Members must send "
                 f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
             )
-        if group is not None and group.member_count and not is_transactional:
+        if group is not None and group.member_count:
             raise GroupNotEmptyError(
                 f"group {group_id!r} has {counted(group.member_count, 'member')}, and only members "
                 "can commit "

@@ -70,11 +70,11 @@ from raftlog.errors import (
     GroupNotEmptyError,
     InstanceInUseError,
     InvalidRequestError,
-    InvalidTransactionStateError,
     ProducerFencedError,
     RaftlogError,
     StaleTransactionCoordinatorError,
     ThrottledError,
+    TransactionAbortedError,
     UnknownGroupError,
     UnknownMemberError,
     counted,
@@ -551,10 +551,9 @@ class GroupShard:
     def guard(self, producer_id: int, producer_epoch: int) -> PendingGuard:
         """Return the guard of a commit in a transaction, before its coordinator is asked.
 
-        Raises ``ProducerFencedError`` or ``CoordinatorLoadingError``.
+        Raises ``CoordinatorLoadingError``.
         """
         self._check_started()
-        self._check_producer(producer_id, producer_epoch)
         known = self._open.get(producer_id)
         has_begun = known is not None and known.producer_epoch == producer_epoch
         return PendingGuard(
@@ -585,7 +584,7 @@ class GroupShard:
         but a client that is not a member may commit in a group that has members (KIP-447).
 
         Raises the errors of ``commit`` (but ``RebalanceInProgressError``, ``GroupNotEmptyError``),
-        ``ProducerFencedError``, or ``InvalidTransactionStateError`` if the transaction has ended.
+        ``ProducerFencedError``, or ``TransactionAbortedError`` if the transaction has ended.
         """
         self._check_started()
         producer_id, producer_epoch = guard.producer_id, guard.producer_epoch
@@ -671,9 +670,9 @@ class GroupShard:
         ended = self._ended.get(guard.producer_id)
         last = self._markers_forgotten if ended is None else ended.number
         if last > guard.markers_seen:
-            raise InvalidTransactionStateError(
+            raise TransactionAbortedError(
                 f"the transaction of producer id {guard.producer_id} ended before its offsets were "
-                "committed. Begin another one"
+                "written. Run its block again"
             )
 
     def _check_room(self, producer_id: int, count: int) -> None:

@@ -53,6 +53,7 @@ DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
 INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
+TXN_OFFSET_COMMIT: Final = Api(28, "TxnOffsetCommit", 0, 6)
 DESCRIBE_ACLS: Final = Api(29, "DescribeAcls", 1, 3)
 CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
 DELETE_ACLS: Final = Api(31, "DeleteAcls", 1, 3)
@@ -108,6 +109,7 @@ APIS: Final[dict[int, Api]] = {
         DELETE_RECORDS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        TXN_OFFSET_COMMIT,
         DESCRIBE_ACLS,
         CREATE_ACLS,
         DELETE_ACLS,

@@ -436,6 +436,30 @@ response 23 OffsetForLeaderEpoch 2-4 4
    partition int32
    leader_epoch int32 default=-1
    end_offset int64 default=-1
+request 28 TxnOffsetCommit 0-6 3
+ transactional_id string
+ group_id string
+ producer_id int64
+ producer_epoch int16
+ generation_id_or_member_epoch int32 3-6 default=-1
+ member_id string 3-6
+ group_instance_id string 3-6 null=3-6 default=null
+ topics []TxnOffsetCommitRequestTopic
+  name string 0-5
+  topic_id uuid 6-6
+  partitions []TxnOffsetCommitRequestPartition
+   partition_index int32
+   committed_offset int64
+   committed_leader_epoch int32 2-6 default=-1
+   committed_metadata string null=0-6
+response 28 TxnOffsetCommit 0-6 3
+ throttle_time_ms int32
+ topics []TxnOffsetCommitResponseTopic
+  name string 0-5
+  topic_id uuid 6-6
+  partitions []TxnOffsetCommitResponsePartition
+   partition_index int32
+   error_code int16
 request 29 DescribeAcls 1-3 2
  resource_type_filter int8
  resource_name_filter string null=1-3

@@ -17,13 +17,13 @@ from raftlog.errors import (
     GroupNotEmptyError,
     InstanceFencedError,
     InvalidRequestError,
-    InvalidTransactionStateError,
     ProducerFencedError,
     RaftlogError,
     RebalanceInProgressError,
     StaleMemberEpochError,
     StaleTransactionCoordinatorError,
     ThrottledError,
+    TransactionAbortedError,
     UnknownMemberError,
     UnknownTopicError,
 )
@@ -192,7 +192,7 @@ def test_a_guard_ends_with_a_marker_of_the_producer() -> None:
     assert scene.pend(0, guard=guard) == [None]
     late = scene.guard()
     scene.end(commit=False)
-    with pytest.raises(InvalidTransactionStateError, match="ended before its offsets"):
+    with pytest.raises(TransactionAbortedError, match="ended before its offsets"):
         scene.pend(0, guard=late)
     assert scene.pending() == {}
 
@@ -211,7 +211,7 @@ def test_a_guard_does_not_outlive_what_is_remembered(monkeypatch: pytest.MonkeyP
     guard = scene.guard()
     scene.end()
     scene.end(producer=OTHER)
-    with pytest.raises(InvalidTransactionStateError):
+    with pytest.raises(TransactionAbortedError):
         scene.pend(0, guard=guard)
 
 
@@ -254,7 +254,7 @@ def test_members_commit_at_their_generation_and_others_at_none() -> None:
         scene.pend(0, member=("m0", generation - 1))
     with pytest.raises(UnknownMemberError):
         scene.pend(0, member=("gone", generation))
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(UnknownMemberError):
         scene.pend(0, member=("", generation))
 
 

@@ -5,10 +5,10 @@ A request with several groups is answered when each of them has a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from raftlog.consumer_groups import (
     Commit,
@@ -22,7 +22,13 @@ from raftlog.consumer_groups import (
     Share,
     StateChange,
 )
-from raftlog.errors import RaftlogError
+from raftlog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RetriableError,
+)
 from raftlog.protocol import records
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
@@ -32,6 +38,7 @@ from raftlog.server.exchange import Reply
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.log_shard import Failed
 from raftlog.server.scheduling import Steps, in_steps
+from raftlog.transactions.values import TransactionPart
 from raftlog.types import TopicPartition
 
 # Maximum wait of a heartbeat as a share of the session timeout: so that one may be lost.
@@ -390,11 +397,12 @@ def fetch_offsets(
     done: Callable[[list[Committed]], None],
     failed: Failed,
     *,
+    require_stable: bool = False,
     expect: Callable[[int], None] = lambda _count: None,
 ) -> Steps:
     """Call ``done`` with the committed offsets of ``names``, or all of the group if it is None.
 
-    ``expect``: called before with their number.
+    ``require_stable``: see ``GroupShard.fetch``. ``expect``: called before with their number.
     """
     shard = context.coordinator.shard(group)
     if names is None:
@@ -402,7 +410,9 @@ def fetch_offsets(
     expect(len(names))
 
     def ask(part: Sequence[TopicPartition], resolve: Callable[..., None], fail: Failed) -> None:
-        shard.ask(lambda groups: groups.fetch(group, part), resolve, fail)
+        shard.ask(
+            lambda groups: groups.fetch(group, part, require_stable=require_stable), resolve, fail
+        )
 
     yield from _in_parts(names, ask, done, failed)
 
@@ -463,6 +473,88 @@ def change_offsets(
             done(results)
 
     return _in_parts(items, ask, ended, failed)
+
+
+class PendingCommit(NamedTuple):
+    """Offsets of a group that a transaction commits: see ``GroupShard.commit_pending``.
+
+    ``adds``: whether the commit extends the transaction to the group (KIP-890). Otherwise it must
+    extend to it already.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds: bool
+    group: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    offsets: Sequence[Commit]
+    topic_ids: Mapping[str, str]
+
+
+def commit_pending(
+    context: BrokerContext,
+    commit: PendingCommit,
+    done: Callable[[list[RaftlogError | None]], None],
+    failed: Failed,
+    go_on: Callable[[Steps], None],
+) -> Steps:
+    """Commit offsets with a transaction. The first time, its coordinator must confirm that it
+    extends to the group's partition, so that its marker will arrive there.
+
+    ``done``, ``failed``: as in ``change_offsets``. ``go_on``: runs steps later.
+    """
+    shard = context.coordinator.shard(commit.group)
+    guard = shard.guard(commit.producer_id, commit.producer_epoch)
+
+    def change(
+        groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int
+    ) -> StateChange[list[RaftlogError | None]]:
+        return groups.commit_pending(
+            guard,
+            commit.group,
+            commit.member_id,
+            commit.member_epoch,
+            part,
+            commit.topic_ids,
+            instance_id=commit.instance_id,
+            now=now,
+            now_ms=now_ms,
+        )
+
+    def write() -> Steps:
+        return change_offsets(context, commit.group, commit.offsets, change, done, failed)
+
+    def verified(error: RaftlogError | None) -> None:
+        if error is None:
+            go_on(write())
+        else:
+            failed(_unverified(error))
+
+    if guard.has_begun:
+        yield from write()
+        return
+    where = shard.host.topic_partition
+    context.transactions.verify(
+        commit.transactional_id,
+        commit.producer_id,
+        commit.producer_epoch,
+        [TransactionPart(where.topic, shard.host.topic_id, where.partition)],
+        add=commit.adds,
+        done=verified,
+    )
+
+
+def _unverified(error: RaftlogError) -> RaftlogError:
+    """Return the error of a commit that is not verified. An error of the other coordinator says
+    nothing about that of the group.
+    """
+    is_transient = isinstance(error, RetriableError | OutcomeUnknownError)
+    if is_transient and not isinstance(error, ConcurrentTransactionsError):
+        return CoordinatorLoadingError(f"the transaction's coordinator has not confirmed: {error}")
+    return error
 
 
 def _in_parts(

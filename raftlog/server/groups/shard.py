@@ -26,6 +26,7 @@ from raftlog.consumer_groups import (
     Sync,
     SyncResult,
 )
+from raftlog.consumer_groups.shard import PendingGuard
 from raftlog.consumer_groups.values import Topics
 from raftlog.errors import (
     OutcomeUnknownError,
@@ -34,6 +35,7 @@ from raftlog.errors import (
 from raftlog.server.log_shard import Decision, Failed, LogServices, LogShard
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Rounds, coalesced_deadline
+from raftlog.transactions.values import Marker
 
 logger = logging.getLogger(__name__)
 
@@ -281,6 +283,35 @@ class ActiveShard(LogShard[GroupShard]):
             self._refuse(error, groups, failed)
         else:
             self._resolve(partial(done, None), failed, confirmed_since=mark)
+
+    def guard(self, producer_id: int, producer_epoch: int) -> PendingGuard:
+        """Return the guard of a commit in a transaction, see ``GroupShard.guard``. Raises the
+        errors of ``change``.
+        """
+        return self._serving().guard(producer_id, producer_epoch)
+
+    def end_transaction(self, marker: Marker, done: Callable[[None], None], failed: Failed) -> None:
+        """End a transaction in the groups. A marker that changes nothing succeeds only if this
+        broker still led after it arrived: otherwise another one may have the pending offsets.
+
+        Raises the errors of ``change``.
+        """
+        groups, mark = self._serving(), self._confirmations.mark
+        self._check_writable()
+        try:
+            step = self._operate(
+                lambda groups, now, _now_ms: groups.end_transaction(marker, now=now), groups
+            )
+        except RaftlogError as error:
+            self._refuse(error, groups, failed)
+        else:
+            is_appended = bool(step.records)
+            self._resolve(
+                partial(done, None),
+                failed,
+                confirmed_since=None if is_appended else mark,
+                is_appended=is_appended,
+            )
 
     def _admit_soon(
         self,

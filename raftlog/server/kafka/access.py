@@ -346,6 +346,18 @@ def _refuse_deleted_offsets(request: KafkaRequest, error: RaftlogError) -> Messa
     )
 
 
+_TXN_OFFSETS: Final = of_group(
+    "READ", "group_id", _Each("topics", "topics", group_offsets.refuse_txn_commit, _topic("READ"))
+)
+
+
+def _txn_offset_commit(
+    context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    caller.require("WRITE", "TRANSACTIONAL_ID", request.message.transactional_id)
+    return (yield from _TXN_OFFSETS(context, caller, request))
+
+
 _FETCH_GROUPS: Final = _Each(
     "groups",
     "groups",
@@ -475,6 +487,7 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.OFFSET_COMMIT.key: of_group(
         "READ", "group_id", _Each("topics", "topics", group_offsets.refuse_commit, _topic("READ"))
     ),
+    api.TXN_OFFSET_COMMIT.key: _txn_offset_commit,
     api.OFFSET_FETCH.key: _offset_fetch,
     api.OFFSET_DELETE.key: of_group(
         "DELETE", "group_id", _Each("topics", "topics", _refuse_deleted_offsets, _topic("READ"))

@@ -84,6 +84,9 @@ HANDLERS: Final[dict[int, Served]] = {
     api.HEARTBEAT.key: Served(groups.handle_heartbeat, _classic),
     api.LEAVE_GROUP.key: Served(groups.handle_leave, _classic),
     api.OFFSET_COMMIT.key: Served(group_offsets.handle_commit, group_offsets.refuse_commit),
+    api.TXN_OFFSET_COMMIT.key: Served(
+        group_offsets.handle_txn_commit, group_offsets.refuse_txn_commit
+    ),
     api.OFFSET_FETCH.key: Served(group_offsets.handle_fetch, group_offsets.refuse_fetch),
     api.OFFSET_DELETE.key: Served(group_offsets.handle_delete, _groups),
     api.CONSUMER_GROUP_HEARTBEAT.key: Served(consumer_protocol.handle_heartbeat, _groups),

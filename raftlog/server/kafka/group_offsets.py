@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: the offsets that a group has committed."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: the offsets of a group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from typing import Any, NamedTuple
 
 from raftlog import limits
 from raftlog.consumer_groups import NO_MEMBER_EPOCH, Commit, Committed, GroupShard, StateChange
-from raftlog.errors import GroupNotEmptyError, RaftlogError, StaleMemberEpochError
+from raftlog.errors import (
+    ConcurrentTransactionsError,
+    GroupNotEmptyError,
+    ProducerFencedError,
+    RaftlogError,
+    StaleMemberEpochError,
+    TransactionAbortedError,
+)
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.server.apis.groups import change_offsets, fetch_offsets
+from raftlog.server.apis.groups import (
+    PendingCommit,
+    change_offsets,
+    commit_pending,
+    fetch_offsets,
+)
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import check_once
@@ -26,9 +38,15 @@ from raftlog.types import TopicPartition
 TOPIC_IDS_SINCE = 10  # version of OffsetCommit and OffsetFetch
 GROUPS_SINCE = 8  # version of OffsetFetch
 MEMBER_EPOCHS_SINCE = 9  # version of OffsetCommit
+# Versions of TxnOffsetCommit.
+TXN_LOADING_SINCE = 3  # older clients fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)
+TXN_ABORTABLE_SINCE = 4
+TXN_ADDS_SINCE = 5
+TXN_TOPIC_IDS_SINCE = 6
 OFFSET_BYTES = 64  # of a committed offset without its metadata
 
 _Commit = codec.structs("response", api.OFFSET_COMMIT.key)
+_Txn = codec.structs("response", api.TXN_OFFSET_COMMIT.key)
 _Fetch = codec.structs("response", api.OFFSET_FETCH.key)
 _Delete = codec.structs("response", api.OFFSET_DELETE.key)
 
@@ -98,18 +116,26 @@ def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
         )
 
     def done(outcomes: list[RaftlogError | None]) -> None:
-        remaining = iter(outcomes)
-
-        def code(topic: _Topic, one: Message) -> int:
-            if topic.name is None:
-                return errors.UNKNOWN_TOPIC_ID
-            if _is_long(one):
-                return errors.OFFSET_METADATA_TOO_LARGE
-            return _commit_code(next(remaining), version)
-
+        code = _codes(outcomes, lambda error: _commit_code(error, version))
         reply.go_on(_send_committed(reply, topics, code))
 
     yield from change_offsets(context, message.group_id, commits, change, done, reply.fail)
+
+
+def _codes(
+    outcomes: list[RaftlogError | None], code_of_outcome: Callable[[RaftlogError | None], int]
+) -> Callable[[_Topic, Message], int]:
+    """Return the code of each partition of a commit, in their order."""
+    remaining = iter(outcomes)
+
+    def code(topic: _Topic, one: Message) -> int:
+        if topic.name is None:
+            return errors.UNKNOWN_TOPIC_ID
+        if _is_long(one):
+            return errors.OFFSET_METADATA_TOO_LARGE
+        return code_of_outcome(next(remaining))
+
+    return code
 
 
 def _valid(topics: list[_Topic]) -> Iterator[tuple[str, Message]]:
@@ -180,6 +206,87 @@ def _committed(
     )
 
 
+# -- TxnOffsetCommit -------------------------------------------------------------------------------
+
+
+def handle_txn_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Keep offsets until the producer's transaction ends."""
+    message, version = request.message, request.version
+    by_id = version >= TXN_TOPIC_IDS_SINCE
+    topics = yield from _topics(context, message.topics, by_id=by_id)
+    commits = yield from in_steps(_valid(topics), _commit)
+
+    def done(outcomes: list[RaftlogError | None]) -> None:
+        code = _codes(outcomes, lambda error: _txn_code(error, version))
+        reply.go_on(_send_pending(reply, topics, code))
+
+    commit = PendingCommit(
+        transactional_id=message.transactional_id,
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+        adds=version >= TXN_ADDS_SINCE,
+        group=message.group_id,
+        member_id=message.member_id,
+        member_epoch=message.generation_id_or_member_epoch,
+        instance_id=message.group_instance_id,
+        offsets=commits,
+        topic_ids={
+            topic.name: topic.id.hex() for topic in topics if by_id and topic.name is not None
+        },
+    )
+    yield from commit_pending(context, commit, done, reply.fail, reply.go_on)
+
+
+def _send_pending(
+    reply: KafkaReply, topics: list[_Topic], code: Callable[[_Topic, Message], int]
+) -> Steps:
+    reply.send(_Txn.root(topics=(yield from _pending(topics, code))))
+
+
+def refuse_txn_commit(request: KafkaRequest, error: RaftlogError) -> Message:
+    """Return a response with the error for every partition."""
+    code = _txn_code(error, request.version)
+    by_id = request.version >= TXN_TOPIC_IDS_SINCE
+    topics = [
+        _Topic(None if by_id else topic.name, topic.topic_id, topic.partitions)
+        for topic in request.message.topics
+    ]
+    return _Txn.root(topics=codec.finish(_pending(topics, lambda _topic, _one: code)))
+
+
+def _txn_code(error: RaftlogError | None, version: int) -> int:
+    """Return the code of an offset. Versions before 5 are those of clients that add the group to
+    the transaction before: they do not expect that the last one is still being completed.
+    """
+    if isinstance(error, StaleMemberEpochError) and version < TXN_TOPIC_IDS_SINCE:
+        return errors.ILLEGAL_GENERATION
+    if isinstance(error, ProducerFencedError):
+        return errors.INVALID_PRODUCER_EPOCH  # as the leader of a partition
+    if isinstance(error, TransactionAbortedError) and version < TXN_ABORTABLE_SINCE:
+        return errors.INVALID_TXN_STATE
+    if isinstance(error, ConcurrentTransactionsError) and version < TXN_ADDS_SINCE:
+        return errors.COORDINATOR_NOT_AVAILABLE
+    code = _commit_code(error, MEMBER_EPOCHS_SINCE)
+    if code == errors.COORDINATOR_LOAD_IN_PROGRESS and version < TXN_LOADING_SINCE:
+        return errors.COORDINATOR_NOT_AVAILABLE
+    return code
+
+
+def _pending(
+    topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]
+) -> Generator[None, Any, list[Message]]:
+    return by_topic(
+        topics,
+        lambda topic: topic.partitions,
+        lambda topic, one: _Txn.TxnOffsetCommitResponsePartition(
+            partition_index=one.partition_index, error_code=code(topic, one)
+        ),
+        lambda topic, partitions: _Txn.TxnOffsetCommitResponseTopic(
+            name=topic.name or "", topic_id=topic.id, partitions=partitions
+        ),
+    )
+
+
 # -- OffsetFetch -----------------------------------------------------------------------------------
 
 
@@ -197,7 +304,14 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
             reply.send(_Fetch.root(topics=offsets))
 
         names = yield from _names(topics)
-        yield from fetch_offsets(context, message.group_id, names, fetched, reply.fail)
+        yield from fetch_offsets(
+            context,
+            message.group_id,
+            names,
+            fetched,
+            reply.fail,
+            require_stable=message.require_stable,
+        )
         return
     check_once("OffsetFetch", [group.group_id for group in message.groups])
     check_partitions(
@@ -214,7 +328,7 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
     room = ResponseRoom()
     for index, group in enumerate(message.groups):
         put = partial(outcomes.resolve, index)
-        yield from _fetch_group(context, reply, group, version, put, room)
+        yield from _fetch_group(context, reply, group, put, room)
         yield None
 
 
@@ -222,11 +336,11 @@ def _fetch_group(
     context: BrokerContext,
     reply: KafkaReply,
     group: Message,
-    version: int,
     put: Callable[[Message], None],
     room: ResponseRoom,
 ) -> Steps:
     new, group_id = _Fetch.OffsetFetchResponseGroup, group.group_id
+    version = reply.request.version
 
     def failed(error: RaftlogError) -> None:
         put(new(group_id=group_id, error_code=code_of(error, Place.GROUPS)))
@@ -249,6 +363,7 @@ def _fetch_group(
             names,
             done,
             failed,
+            require_stable=reply.request.message.require_stable,
             expect=lambda count: room.use(OFFSET_BYTES * count),
         )
     except RaftlogError as error:
@@ -337,7 +452,7 @@ def _by_topic(
             committed_offset=found.offset,
             committed_leader_epoch=found.leader_epoch,
             metadata=found.metadata,
-            error_code=errors.NONE if topic.name is not None else errors.UNKNOWN_TOPIC_ID,
+            error_code=_fetch_code(topic, found),
         )
 
     def whole(topic: _Topic, partitions: list[Message]) -> Message:
@@ -348,6 +463,12 @@ def _by_topic(
         )
 
     return by_topic(topics, lambda topic: topic.partitions, part, whole)
+
+
+def _fetch_code(topic: _Topic, found: Committed) -> int:
+    if topic.name is None:
+        return errors.UNKNOWN_TOPIC_ID
+    return errors.NONE if found.is_stable else errors.UNSTABLE_OFFSET_COMMIT
 
 
 # -- OffsetDelete ----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, Un
 from raftlog.server.groups.shard import ActiveShard, ShardServices
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
+from raftlog.transactions.values import Marker
 from raftlog.types import Offset
 from tests.client.virtual import START_MS
 from tests.server.cluster.paper import Scene, state_of
@@ -50,6 +51,7 @@ class PaperGroups:
         self.joined: list[list[str]] = []  # together
         self.refused: set[str] = set()
         self.writes_joins = False
+        self.on_marker: tuple[bytes, ...] = ()
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if value == BAD:
@@ -97,6 +99,9 @@ class PaperGroups:
             else:
                 outcomes.append(self.heartbeat(join, now=now, now_ms=now_ms).result)
         return self._step(outcomes, *(b"join" for _ in self.joined if self.writes_joins))
+
+    def end_transaction(self, marker: Marker, *, now: float) -> StateChange[None]:
+        return self._step(None, *self.on_marker)
 
     def beat(self, _group: str, member_id: str) -> HeartbeatResult:
         if member_id not in self.epochs:
@@ -194,6 +199,10 @@ class Shown:
             self.host.on_follower(
                 follower, f"disk-{follower}", fetch_offset=end, durable_offset=end
             )
+
+    def end(self) -> None:
+        marker = Marker(7, 0, is_commit=True, coordinator_epoch=1, is_bumped=False)
+        self.shard.end_transaction(marker, self.told.append, self._failed)
 
     # -- what is asked; outcomes go to ``told``, in the order in which they come
 

@@ -138,6 +138,21 @@ async def test_a_read_is_told_when_it_is_certain_who_leads(s: Scene) -> None:
     assert shown.told == [0, NotCoordinatorError]
 
 
+@runs(play)
+async def test_a_marker_without_effect_is_told_when_it_is_certain_who_leads(s: Scene) -> None:
+    """Another leader may have the pending offsets that it ends."""
+    shown = await Shown(s).ready()
+    shown.answers_questions = False
+    shown.end()
+    await s.come_to_rest()
+    assert (shown.told, len(shown.questions)) == ([], 1)
+    shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
+    shown.groups.on_marker = (b"a",)
+    shown.end()
+    await s.come_to_rest()
+    assert (shown.told, shown.questions) == ([NotCoordinatorError, None], [])
+
+
 # -- a log that does not take it, leadership that ends
 
 

@@ -166,6 +166,9 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.HEARTBEAT: {("READ", "GROUP")},
     apis.LEAVE_GROUP: {("READ", "GROUP")},
     apis.OFFSET_COMMIT: {("READ", "GROUP"), ("READ", "TOPIC")},
+    apis.TXN_OFFSET_COMMIT: {
+        *(("WRITE", "TRANSACTIONAL_ID"), ("READ", "GROUP"), ("READ", "TOPIC")),
+    },
     apis.OFFSET_FETCH: {("DESCRIBE", "GROUP"), ("DESCRIBE", "TOPIC")},
     apis.OFFSET_DELETE: {("DELETE", "GROUP"), ("READ", "TOPIC")},
     apis.CONSUMER_GROUP_HEARTBEAT: {("READ", "GROUP"), ("DESCRIBE", "TOPIC")},
@@ -253,7 +256,7 @@ def sample(broker: RunningBroker, api: Api, version: int) -> Any:
         return element(field) if is_struct(field.element) else scalar(field)
 
     def scalar(field: Field) -> Any:
-        if field.name == "transactional_id":
+        if field.name == "transactional_id" and field.nullable:
             return None
         if field.name in values:
             return values[field.name]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from raftlog import limits
+from raftlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerMappingError,
+    NotCoordinatorError,
+    ProducerFencedError,
+    RaftlogError,
+    RequestTimedOutError,
+    TransactionAbortedError,
+)
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.protocol import api as native
 from raftlog.protocol.records import OffsetFetchRequest
+from raftlog.server.scheduling import Acknowledge
+from raftlog.transactions.values import Marker, TransactionPart
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
 
 Commit = codec.structs("request", apis.OFFSET_COMMIT.key)
 Fetch = codec.structs("request", apis.OFFSET_FETCH.key)
+Txn = codec.structs("request", apis.TXN_OFFSET_COMMIT.key)
 Delete = codec.structs("request", apis.OFFSET_DELETE.key)
 
 
@@ -210,3 +223,162 @@ def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupCl
     group_client.find("missing")
     missing = message(apis.OFFSET_DELETE, group_id="missing")
     assert group_client.ask(apis.OFFSET_DELETE, 0, missing).error_code == errors.GROUP_ID_NOT_FOUND
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+class PaperVerifier:
+    """The coordinator of transactional ids: what it was asked, and what it answers at once."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.asked: list[tuple[str, int, int, bool]] = []
+        self.parts: list[TransactionPart] = []
+        self.outcome: RaftlogError | None = None
+        self.on_asked: Callable[[Acknowledge], None] = lambda done: done(self.outcome)
+        broker.broker.context.transactions = self
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        parts: Sequence[TransactionPart],
+        *,
+        add: bool,
+        done: Acknowledge,
+    ) -> None:
+        self.asked.append((transactional_id, producer_id, producer_epoch, add))
+        self.parts += parts
+        self.on_asked(done)
+
+
+@pytest.fixture
+def verifier(group_broker: RunningBroker) -> PaperVerifier:
+    return PaperVerifier(group_broker)
+
+
+def commit_in_transaction(client: GroupClient, group: str, version: int, **fields: Any) -> int:
+    """Commits offset 8 of partition 1 in a transaction of producer 5 at epoch 0. The code."""
+    name, ident = fields.pop("name", "t"), fields.pop("topic_id", bytes(16))
+    partition = Txn.TxnOffsetCommitRequestPartition(
+        partition_index=1, committed_offset=8, committed_metadata=fields.pop("metadata", "")
+    )
+    topic = Txn.TxnOffsetCommitRequestTopic(name=name, topic_id=ident, partitions=[partition])
+    asked = {"transactional_id": "x", "producer_id": 5, "group_id": group, **fields}
+    answer = client.ask(
+        apis.TXN_OFFSET_COMMIT, version, message(apis.TXN_OFFSET_COMMIT, **asked, topics=[topic])
+    )
+    ((code,),) = ([one.error_code for one in each.partitions] for each in answer.topics)
+    assert isinstance(code, int)
+    return code
+
+
+def fetched(client: GroupClient, group: str, *, is_stable: bool = True) -> tuple[int, int]:
+    """The offset of partition 1, and the code."""
+    wanted = Fetch.OffsetFetchRequestGroup(group_id=group, topics=[asked_topic(9, b"", [1])])
+    asked = message(apis.OFFSET_FETCH, groups=[wanted], require_stable=is_stable)
+    one = client.ask(apis.OFFSET_FETCH, 9, asked).groups[0].topics[0].partitions[0]
+    return one.committed_offset, one.error_code
+
+
+def end(broker: RunningBroker, group: str, producer: int, *, commit: bool = True) -> None:
+    context, outcomes = broker.broker.context, list[RaftlogError | None]()
+
+    def mark() -> None:
+        marker = Marker(producer, 0, commit, coordinator_epoch=1, is_bumped=False)
+        context.coordinator.shard(group).end_transaction(marker, outcomes.append, outcomes.append)
+
+    context.loop.call_soon_threadsafe(mark)
+    broker.wait_until(lambda: bool(outcomes))
+    assert outcomes == [None]
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_every_version_of_a_commit_in_a_transaction(
+    group_client: GroupClient, group_broker: RunningBroker, verifier: PaperVerifier, version: int
+) -> None:
+    group, producer = f"transaction{version}", 100 + version
+    group_client.find(group)
+    asked = {"topic_id": topic_id(group_broker), "producer_id": producer}
+    assert commit_in_transaction(group_client, group, version, **asked) == errors.NONE
+    assert commit_in_transaction(group_client, group, version, **asked) == errors.NONE
+    assert verifier.asked == [("x", producer, 0, version >= 5)], "only the first is verified"
+    shard = group_broker.broker.context.coordinator.shard(group)
+    assert verifier.parts == [
+        TransactionPart(
+            shard.host.topic_partition.topic,
+            shard.host.topic_id,
+            shard.host.topic_partition.partition,
+        )
+    ]
+    assert fetched(group_client, group, is_stable=False) == (-1, errors.NONE)
+    assert fetched(group_client, group) == (-1, errors.UNSTABLE_OFFSET_COMMIT)
+    end(group_broker, group, producer)
+    assert fetched(group_client, group) == (8, errors.NONE)
+
+
+@pytest.mark.parametrize(
+    ("error", "codes"),
+    [
+        (ProducerFencedError("newer"), {0: 47, 6: 47}),
+        (InvalidProducerMappingError("other"), {0: 49, 6: 49}),
+        (TransactionAbortedError("timed out"), {3: 48, 4: 120, 6: 120}),
+        (ConcurrentTransactionsError("completing"), {4: 15, 5: 51}),
+        (NotCoordinatorError("of the id"), {2: 15, 3: 14, 6: 14}),
+        (RequestTimedOutError("no answer"), {2: 15, 3: 14}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_commit_that_its_coordinator_does_not_confirm(
+    group_client: GroupClient,
+    group_broker: RunningBroker,
+    verifier: PaperVerifier,
+    error: RaftlogError,
+    codes: dict[int, int],
+) -> None:
+    group_client.find("unconfirmed")
+    verifier.outcome = error
+    for version, code in codes.items():
+        asked = {"topic_id": topic_id(group_broker)} if version >= 6 else {}
+        assert commit_in_transaction(group_client, "unconfirmed", version, **asked) == code
+
+
+def test_commits_in_a_transaction_that_the_group_refuses(
+    group_client: GroupClient, verifier: PaperVerifier
+) -> None:
+    joined = group_client.alone("inside")
+    me = {"member_id": joined.member_id, "generation_id_or_member_epoch": joined.generation_id}
+    long = "x" * (limits.OFFSET_METADATA_CHARS_MAX + 1)
+    for fields, code in [
+        (me, errors.NONE),
+        ({**me, "generation_id_or_member_epoch": 7}, errors.ILLEGAL_GENERATION),
+        ({**me, "member_id": "x"}, errors.UNKNOWN_MEMBER_ID),
+        ({**me, "name": "unknown"}, errors.UNKNOWN_TOPIC_OR_PARTITION),
+        ({**me, "metadata": long}, errors.OFFSET_METADATA_TOO_LARGE),
+    ]:
+        assert commit_in_transaction(group_client, "inside", 5, **fields) == code
+    assert commit_in_transaction(group_client, "inside", 6, topic_id=b"?" * 16) == (
+        errors.UNKNOWN_TOPIC_ID
+    )
+
+
+def test_a_commit_that_is_confirmed_after_the_marker_is_too_late(
+    group_client: GroupClient, group_broker: RunningBroker, verifier: PaperVerifier
+) -> None:
+    """It would stay pending: no other marker comes."""
+    group_client.find("late")
+    done: list[Acknowledge] = []
+    verifier.on_asked = done.append
+    partition = Txn.TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=8)
+    topic = Txn.TxnOffsetCommitRequestTopic(name="t", partitions=[partition])
+    asked = message(
+        apis.TXN_OFFSET_COMMIT, transactional_id="x", producer_id=9, group_id="late", topics=[topic]
+    )
+    group_client.send(apis.TXN_OFFSET_COMMIT, 5, asked)
+    group_broker.wait_until(lambda: bool(done))
+    end(group_broker, "late", 9, commit=False)
+    group_broker.broker.context.loop.call_soon_threadsafe(done[0], None)
+    answer = group_client.receive(apis.TXN_OFFSET_COMMIT, 5)[1]
+    assert answer.topics[0].partitions[0].error_code == errors.TRANSACTION_ABORTABLE
+    assert fetched(group_client, "late") == (-1, errors.NONE)
