@@ -11,7 +11,8 @@ store instead, which cover the same offsets without a gap:
 - A batch that loses no record, and is not small, is stored unchanged.
 - The last batch of a producer stays a separate batch, possibly without records: a replica without
   a producer snapshot reads the producer's sequence from its header.
-- Transactional and control batches are stored unchanged.
+- A marker is stored unchanged, or removed. The committed records of a transaction become plain
+  ones, so that they do not need its marker.
 
 numpy and the interpreter's iterators copy the columns: no Python code runs per record.
 """
@@ -66,9 +67,9 @@ class Original(NamedTuple):
         return self.rows.key_lengths is not None
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether it must be stored unchanged: a transactional or control batch."""
-        return self.header.is_transactional or self.header.is_control
+    def is_marker(self) -> bool:
+        """Whether it is a control batch. Its record has a key that no other record replaces."""
+        return self.header.is_control
 
     def keys(self) -> list[bytes]:
         """The key of each record; ``b""`` without a key. Only valid if ``has_keys``."""
@@ -240,18 +241,19 @@ class Rewriter:
         header = original.header
         count = int(np.count_nonzero(kept))
         is_whole = count == header.record_count
-        assert is_whole or not original.is_fixed, "the batch must be stored unchanged"
-        if keeps_producer or original.is_fixed:
-            alone = _as_it_is(original) if is_whole else _alone(original, kept, count)
+        is_marker = original.is_marker and is_whole
+        may_stay = is_marker or (is_whole and not header.is_transactional)
+        if keeps_producer or is_marker:
+            alone = _as_it_is(original) if may_stay else _alone(original, kept, count)
             return [*self.finish(), alone]
         run = self._run
-        is_large = is_whole and header.length >= COPIED_BYTES_MIN
+        is_large = may_stay and header.length >= COPIED_BYTES_MIN
         if is_large and (run is None or run.parts or run.last.leader_epoch != header.leader_epoch):
             return [*self.finish(), _as_it_is(original)]
         part = _part(original, None if is_whole else kept, count) if count else None
         done = [] if run is None or self._has_room(run, header, part) else self.finish()
         if self._run is None:
-            self._run = _Run(header.base_offset, header, original if is_whole else None)
+            self._run = _Run(header.base_offset, header, original if may_stay else None)
         else:
             self._run.only = None
         self._run.add(header, part)

@@ -21,7 +21,7 @@ every fetch response to a follower contains it (``replication.following``).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -36,13 +36,14 @@ from raftlog.config import TopicConfig
 from raftlog.config.keys import INT64_MAX
 from raftlog.disk import NO_ROOM, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
-from raftlog.record import HEADER_BYTES, parse_header, verify_chain
+from raftlog.record import HEADER_BYTES, BatchHeader, parse_header, verify_chain
 from raftlog.record.batch import length_at
 from raftlog.record.compaction import Mask, Original, Rewriter, Rewritten, open_original
 from raftlog.storage import state_files
 from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
+from raftlog.storage.transactions import Aborted
 from raftlog.types import Buffer, Offset, TimestampMs
 
 # Older parts are merged with the next part. Their tombstones then stay slightly longer.
@@ -264,6 +265,13 @@ class Compactable:
     producers: ProducerTable
 
 
+def _by_producer(aborted: Iterable[Aborted]) -> Mapping[int, Sequence[Aborted]]:
+    found: dict[int, list[Aborted]] = {}
+    for each in aborted:
+        found.setdefault(each.producer_id, []).append(each)
+    return found
+
+
 class Compactor:
     """Compaction state of one log, with the pass and the task in progress."""
 
@@ -400,6 +408,7 @@ class Compactor:
             log_start=log.log_start,
             due_below=due_below,
             remembered=frozenset(log.producers.newest_base_offsets()),
+            aborted=_by_producer(log.producers.transactions.aborted(0, segments[-1].next_offset)),
             state=self._state.removing_tombstones(due_below),
         )
 
@@ -896,6 +905,7 @@ class Pass:
     log_start: Offset
     due_below: Offset  # tombstones below it are removed
     remembered: frozenset[Offset]  # base offsets of batches with a producer's newest sequence
+    aborted: Mapping[int, Sequence[Aborted]]  # below ``limit``, by producer; all have ended there
     state: CompactionState  # before this pass
     end_offset: Offset = -1  # end of the key map; -1 before it is complete
     done_offset: Offset = -1  # end of the rewritten segments
@@ -908,6 +918,20 @@ class Pass:
     @property
     def is_done(self) -> bool:
         return 0 <= self.end_offset <= self.done_offset
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the records are of an aborted transaction."""
+        return header.is_transactional and any(
+            each.first_offset <= header.base_offset < each.marker_offset
+            for each in self.aborted.get(header.producer_id, ())
+        )
+
+    def keeps_marker(self, header: BatchHeader) -> bool:
+        """Whether a marker stays. Replicas that copy the log now may have records of its
+        transaction that need it: it is removed like a tombstone (KIP-534). One that began the
+        epoch of its producer stays as the producer's last batch.
+        """
+        return header.base_offset >= self.due_below or header.base_offset in self.remembered
 
     def state_after(self) -> CompactionState:
         last = LastPass(self.began_ms, self.bytes_before, self.bytes_after, self.records_removed)
@@ -984,7 +1008,7 @@ class CompactionTask:
         work = self.work
         span = max(work.limit - work.clean_end, 1)  # upper bound for the number of keys
         keys_max = max(min(work.memory_bytes // KEY_BYTES, span), 1)
-        learning = _Learning(OffsetMap(keys_max), work.seed)
+        learning = _Learning(OffsetMap(keys_max), work.seed, self._is_keyed)
         work.tombstones = [0] * (len(work.state.kept_parts(work.due_below)) + 1)
         work.end_offset = work.clean_end
         for source in work.dirty:
@@ -1068,7 +1092,7 @@ class CompactionTask:
         """Return for each batch the mask of the records to keep."""
         work = self.work
         assert work.newest is not None
-        keyed = [o for o in chunk if o.has_keys and not o.is_fixed and o.header.record_count]
+        keyed = [o for o in chunk if self._is_keyed(o)]
         hashes = hash_keys(chain.from_iterable(map(Original.keys, keyed)), seed=work.seed)
         newest = work.newest.newest(hashes)
         row = 0
@@ -1076,9 +1100,12 @@ class CompactionTask:
             count = original.header.record_count
             offsets = original.offsets
             kept = offsets >= work.log_start
-            if original.is_fixed:
-                kept[:] = True
-            elif original.has_keys and count:
+            if original.is_marker:
+                kept[:] = work.keeps_marker(original.header)
+                self._count_tombstones(offsets[kept])
+            elif work.is_aborted(original.header):
+                kept[:] = False
+            elif self._is_keyed(original):
                 has_key = original.keyed()
                 kept &= ~has_key | (newest[row : row + count] <= offsets)
                 tombstones = kept & has_key & original.tombstones()
@@ -1086,6 +1113,15 @@ class CompactionTask:
                 self._count_tombstones(offsets[tombstones & kept])
                 row += count
             yield kept
+
+    def _is_keyed(self, original: Original) -> bool:
+        """Whether records of it replace others of their keys, and can be replaced."""
+        return (
+            original.has_keys
+            and original.header.record_count > 0
+            and not original.is_marker
+            and not self.work.is_aborted(original.header)
+        )
 
     def _count_tombstones(self, offsets: Offsets) -> None:
         if not len(offsets):
@@ -1158,8 +1194,9 @@ def _go_on(_size_bytes: int) -> None:
 class _Learning:
     """Buffer of keys for the map. Adds many keys at once, because numpy calls are expensive."""
 
-    def __init__(self, newest: OffsetMap, seed: int) -> None:
+    def __init__(self, newest: OffsetMap, seed: int, is_keyed: Callable[[Original], bool]) -> None:
         self.newest = newest
+        self._is_keyed = is_keyed
         self._seed = seed
         self._waiting: list[tuple[Hashes, Offsets]] = []
         self._count = 0
@@ -1167,7 +1204,7 @@ class _Learning:
 
     def add(self, original: Original) -> bool:
         """Add the keys of a batch. Returns False if the map has no space for them."""
-        if not original.has_keys or original.is_fixed or not original.header.record_count:
+        if not self._is_keyed(original):
             self._is_empty = False
             return True
         count = original.header.record_count

@@ -102,6 +102,7 @@ class Log:
             disk, opened.checkpoint, opened.compaction_files, opened.compaction_state
         )
         self.on_missing: Callable[[], None] = lambda: None  # called when files are missing
+        self._forget_cleaned_markers()
 
     @classmethod
     def open(
@@ -1058,7 +1059,8 @@ class Log:
 
     def _cleanable(self, high_watermark: Offset) -> list[Segment]:
         """Return the segments that a pass may rewrite, a prefix of the log."""
-        bound = min(high_watermark, self.durable_end_offset, self._files.snapshot_offset)
+        stable = self.producers.transactions.last_stable_offset(high_watermark)
+        bound = min(stable, self.durable_end_offset, self._files.snapshot_offset)
         found: list[Segment] = []
         for segment in self._segments[:-1]:
             is_busy = segment in self._unsynced or segment in self._sealed
@@ -1145,6 +1147,21 @@ class Log:
             self._segments.swap(swap.replaced, segment)
             self._sealed.append(segment)
             self._new_names = True
+        self._forget_cleaned_markers(below=task.work.done_offset)
+
+    def _forget_cleaned_markers(self, *, below: Offset = INT64_MAX) -> None:
+        """Forget the aborted transactions whose markers compaction has removed: a reader would drop
+        the next records of the producer, up to its next marker. Nothing of them is left.
+        """
+        transactions = self.producers.transactions
+        if self.config.is_compacted and transactions.aborted_count and not self.damage:
+            transactions.forget_below(self.log_start_offset)
+            transactions.keep_aborted(
+                lambda each: (
+                    each.marker_offset >= below
+                    or self._segments.batch_of(each.marker_offset).is_control
+                )
+            )
 
     def abandon_compaction(self, task: CompactionTask) -> None:
         """Discard a task, whether it has run or failed. The log does not change.

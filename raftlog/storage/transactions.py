@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 from raftlog.types import Offset
@@ -87,6 +87,10 @@ class LogTransactions:
         if self._aborted and self._aborted[0].marker_offset < log_start:
             count = bisect_left(self._aborted, log_start, key=_marker_offset)
             del self._aborted[:count]
+
+    def keep_aborted(self, is_kept: Callable[[Aborted], bool]) -> None:
+        """Forget the other aborted transactions."""
+        self._aborted = [each for each in self._aborted if is_kept(each)]
 
     # -- queries -----------------------------------------------------------------------------------
 

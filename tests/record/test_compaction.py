@@ -205,15 +205,24 @@ def test_a_batch_that_tells_of_a_producer_stays_one_of_its_own() -> None:
     assert parse_header(rewritten(originals, [ALL_OF_FOUR] * 3)[0]).producer_id == NO_PRODUCER_ID
 
 
-@pytest.mark.parametrize("bit", [batch_module.TRANSACTIONAL, batch_module.CONTROL])
-def test_what_is_no_producers_own_goes_on_whole(bit: int) -> None:
+def test_a_marker_stays_as_it_is_or_goes() -> None:
     first, second, third = log_of(FOURS)
-    second = resealed(second, attributes=bit)
-    assert open_original(second).is_fixed
+    second = resealed(second, attributes=batch_module.CONTROL)
+    assert open_original(second).is_marker
     batches = rewritten([first, second, third], [NONE_OF_FOUR, ALL_OF_FOUR, NONE_OF_FOUR])
     assert batches[1] == second
-    with pytest.raises(AssertionError):
-        rewritten([second], [NONE_OF_FOUR])
+    (batch,) = rewritten([first, second, third], [NONE_OF_FOUR] * 3)
+    assert not parse_header(batch).is_control
+
+
+def test_records_of_a_transaction_become_plain_ones() -> None:
+    """Their marker may go, and a restart must not find the transaction open."""
+    first = log_of(FOURS, producers=[(7, 0, 0)] * 3)[0]
+    first = resealed(first, attributes=batch_module.TRANSACTIONAL)
+    for keeping in ([], [0]):
+        (batch,) = rewritten([first], [ALL_OF_FOUR], keeping=keeping)
+        header = parse_header(batch)
+        assert (header.is_transactional, header.record_count) == (False, 4)
 
 
 # -- times and codecs ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from raftlog.client.fetcher import _batches
 from raftlog.config import TopicConfig
 from raftlog.errors import (
     InvalidTransactionStateError,
@@ -13,11 +14,15 @@ from raftlog.errors import (
     StaleTransactionCoordinatorError,
     ThrottledError,
 )
-from raftlog.record import parse_header
+from raftlog.protocol.records import AbortedTransaction
+from raftlog.record import decode_lists, parse_header
 from raftlog.record.kafka_batch import marker_batch, to_kafka
 from raftlog.storage import Log
 from raftlog.storage.producer_state import PRODUCER_EXPIRY_MS
+from raftlog.testing.disk import SimDisk
 from raftlog.transactions.values import Marker
+from raftlog.types import TopicPartition
+from tests.storage.compactions import COMPACT, compact, put, seal
 from tests.storage.logs import (
     NOW_MS,
     ONE_SEGMENT,
@@ -271,3 +276,79 @@ def test_a_marker_is_kafkas_control_batch(commit: bool) -> None:
         "0030" + "00000000" + f"{NOW_MS:016x}" * 2 + f"{1_000:016x}" + "0002" + "ffffffff"
         "00000001" + f"{len(row):02x}" + row
     )
+
+
+# -- compaction ------------------------------------------------------------------------------------
+
+
+def keyed(log: Log, producer: int, sequence: int, key: bytes, value: bytes) -> None:
+    append(log, value, keys=[key], producer=(producer, 0, sequence), is_transactional=True)
+
+
+def readable(log: Log, upto: int | None = None) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values that a reader of committed records gets."""
+    end_offset = stable(log) if upto is None else upto
+    listed = [
+        AbortedTransaction(producer_id=each[0], first_offset=each[1])
+        for each in aborted(log, 0, end_offset)
+    ]
+    data = b"".join(log.read(start_offset=0, end_offset=end_offset, bytes_max=1 << 20))
+    batches, error = _batches(memoryview(data), TopicPartition("t", 0), listed)
+    assert error is None
+    lists = [decode_lists(batch.data) for batch in batches]
+    return [pair for each in lists for pair in zip(each.keys, each.values, strict=True)]
+
+
+def compacted_log(disk: SimDisk) -> Log:
+    """ONE aborts k=2 and m=6 and commits k=3 and j=4 later; plain k=1 and m=0 lie before."""
+    log = open_log(disk, COMPACT)
+    put(log, (b"k", b"1"), (b"m", b"0"))
+    keyed(log, ONE, 0, b"k", b"2")
+    keyed(log, ONE, 1, b"m", b"6")
+    end(log, ONE, commit=False)
+    keyed(log, OTHER, 0, b"l", b"5")
+    keyed(log, ONE, 2, b"k", b"3")
+    keyed(log, ONE, 3, b"j", b"4")
+    end(log, ONE, commit=True)
+    end(log, OTHER, commit=False)
+    seal(log)
+    return log
+
+
+def test_compaction_removes_aborted_records_and_keeps_what_readers_get() -> None:
+    """An aborted record must not replace a committed one of its key."""
+    disk = sim_disk()
+    log = compacted_log(disk)
+    assert readable(log) == [(b"k", b"1"), (b"m", b"0"), (b"k", b"3"), (b"j", b"4")]
+    assert compact(log)
+    assert readable(log) == [(b"m", b"0"), (b"k", b"3"), (b"j", b"4")]
+    assert sum(parse_header(each).record_count for each in stored(log)) == 3 + 3  # and markers
+    assert readable(killed(disk, COMPACT)) == [(b"m", b"0"), (b"k", b"3"), (b"j", b"4")]
+
+
+def test_markers_go_when_no_replica_needs_them() -> None:
+    disk = sim_disk()
+    log = compacted_log(disk)
+    compact(log)
+    assert sum(parse_header(each).is_control for each in stored(log)) == 3
+    later = NOW_MS + 2 * COMPACT.delete_retention_ms
+    compact(log, now_ms=later, tombstones_kept_from=0)
+    assert sum(parse_header(each).is_control for each in stored(log)) == 3
+    compact(log, now_ms=later)
+    assert sum(parse_header(each).is_control for each in stored(log)) == 0
+    assert aborted(log) == []
+    keyed(log, ONE, 4, b"n", b"7")
+    end(log, ONE, commit=True)
+    for each in (lambda: log, lambda: killed(disk, COMPACT)):
+        assert readable(each())[-2:] == [(b"j", b"4"), (b"n", b"7")]
+
+
+def test_nothing_above_the_stable_offset_is_compacted() -> None:
+    log = open_log(sim_disk(), COMPACT)
+    put(log, (b"k", b"1"))
+    keyed(log, ONE, 0, b"x", BIG)
+    put(log, (b"k", BIG))
+    put(log, (b"k", BIG))
+    seal(log)
+    compact(log)
+    assert readable(log, upto=log.log_end_offset)[0] == (b"k", b"1")
