@@ -907,6 +907,48 @@ BROKER_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "Oldest TLS version that the broker accepts.",
     ),
     number(
+        "transaction.max.timeout.ms",
+        900_000,
+        1,
+        (1 << 31) - 1,
+        "ms",
+        "The longest `transaction.timeout.ms` that a producer can have. A transaction that takes "
+        "longer than its time limit is aborted.",
+    ),
+    number(
+        "transaction.state.log.num.partitions",
+        16,
+        1,
+        limits.PARTITIONS_PER_TOPIC_MAX,
+        "partitions",
+        "Number of partitions of `__transaction_state`, when it is created.",
+    ),
+    number(
+        "transaction.state.log.replication.factor",
+        0,
+        0,
+        limits.REPLICATION_FACTOR_MAX,
+        "replicas",
+        "Replication factor of `__transaction_state`, when it is created: as "
+        "`offsets.topic.replication.factor`.",
+    ),
+    number(
+        "transaction.state.log.segment.bytes",
+        16 * limits.MIB,
+        limits.SEGMENT_BYTES_MIN,
+        limits.SEGMENT_BYTES_MAX,
+        "bytes",
+        "Segment size of `__transaction_state`, when it is created.",
+    ),
+    number(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        1,
+        INT64_MAX,
+        "ms",
+        "How long a transactional id is kept after its last transaction has ended.",
+    ),
+    number(
         "unclean.recovery.timeout.ms",
         300_000,
         0,
@@ -1014,6 +1056,11 @@ class BrokerConfig:
     tls_client_ca_file: str = ""
     tls_key_file: str = ""
     tls_min_version: str = "TLSv1.2"
+    transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_num_partitions: int = 16
+    transaction_state_log_replication_factor: int = 0
+    transaction_state_log_segment_bytes: int = 16 * limits.MIB
+    transactional_id_expiration_ms: int = 604_800_000
     unclean_recovery_timeout_ms: int = 300_000
 
     @classmethod

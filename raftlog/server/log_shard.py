@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
+    BrokerUnavailableError,
     CommitUnknownError,
     CoordinatorLoadingError,
     CorruptBatchError,
@@ -31,6 +32,7 @@ from raftlog.errors import (
 from raftlog.record import Codec, decode_lists, encode, parse_header, seal, split_checked
 from raftlog.server.partition import BrokerClock, Partition
 from raftlog.server.scheduling import Acknowledge, Rounds
+from raftlog.server.topic_table import TopicTable
 from raftlog.types import Buffer, Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -703,3 +705,124 @@ class LogShard(Generic[S]):
 
 def _nothing() -> None:
     """Cancel nothing: the response was sent already."""
+
+
+# -- shards ----------------------------------------------------------------------------------------
+#
+# The shards of a broker: one for each partition of an internal topic that it leads.
+
+
+L = TypeVar("L", bound=LogShard[Any])
+
+
+class LedShards(Generic[L]):
+    """Creates and closes the shards of one topic. ``by_partition``: those of now.
+
+    Invariant: a partition has at most one shard, of the present leader epoch after ``poll``.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        topics: TopicTable,
+        loop: asyncio.AbstractEventLoop,
+        create: Callable[[Partition], L],
+        *,
+        what: str,
+    ) -> None:
+        """``what``: the states, as errors call them."""
+        self.by_partition: dict[int, L] = {}
+        self._topic = topic
+        self._topics = topics
+        self._loop = loop
+        self._create = create
+        self._what = what
+        self._ending: set[asyncio.Task[None]] = set()
+        self._poll_due = False
+        self.closed: RaftlogError | None = None
+
+    def poll_soon(self) -> None:
+        """Check soon whether partitions have another leader."""
+        if not self._poll_due and self.closed is None:
+            self._poll_due = True
+            self._loop.call_soon(self.poll)
+
+    def poll(self) -> None:
+        """Create and close shards, so that there is one for each partition that this broker
+        leads.
+        """
+        self._poll_due = False
+        topic = self._topics.get(self._topic)
+        hosts = [] if topic is None or self.closed is not None else topic.hosts
+        led = {
+            partition: host
+            for partition, host in enumerate(hosts)
+            if host is not None and host.leadership is not None and host.closed is None
+        }
+        for partition, shard in tuple(self.by_partition.items()):
+            if shard.is_over or led.get(partition) is not shard.host:
+                self._drop(partition, "this broker is no longer the leader")
+        for partition, host in led.items():
+            if partition not in self.by_partition:
+                self.by_partition[partition] = self._create(host)
+
+    def find(self, name: str, partition_of: Callable[[str, int], int]) -> tuple[int, L]:
+        """Return the partition that holds the state of ``name``, and its shard.
+
+        Raises ``NotCoordinatorError`` with the leader of the partition, or
+        ``ClusterNotReadyError``.
+        """
+        self.check_open()
+        topic = self._topics.get(self._topic)
+        if topic is None:
+            self._topics.check_complete()
+            raise NotCoordinatorError(
+                f"{name!r} has no coordinator yet: topic {self._topic} does not exist"
+            )
+        partition = partition_of(name, len(topic.hosts))
+        shard = self.by_partition.get(partition)
+        if shard is None or shard.is_over:
+            self.poll()
+            shard = self.by_partition.get(partition)
+        if shard is not None:
+            return partition, shard
+        state = self._topics.state(topic, partition)
+        leader = None if state is None else state.leader
+        whose = "no coordinator is known" if leader is None else f"broker {leader} coordinates it"
+        raise NotCoordinatorError(
+            f"this broker does not coordinate {name!r} ({self._topic}:{partition}): {whose}"
+        )
+
+    def all(self) -> list[L]:
+        """Return the shards of all partitions that this broker leads.
+
+        Raises ``NotCoordinatorError`` or ``ClusterNotReadyError``.
+        """
+        self.check_open()
+        self._topics.check_complete()
+        self.poll()
+        return list(self.by_partition.values())
+
+    def check_open(self) -> None:
+        """Raise ``NotCoordinatorError`` after ``close``."""
+        if self.closed is not None:
+            raise NotCoordinatorError(f"this broker coordinates no {self._what}: {self.closed}")
+
+    def close(self, reason: RaftlogError) -> None:
+        """Decide nothing more. Responses that wait for the log are sent when it is committed."""
+        if self.closed is None:
+            self.closed = reason
+            for partition in tuple(self.by_partition):
+                self._drop(partition, str(reason))
+
+    async def stop(self) -> None:
+        """Close, and return once no task of a shard runs."""
+        self.close(BrokerUnavailableError("the broker stops"))
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _drop(self, partition: int, why: str) -> None:
+        shard = self.by_partition.pop(partition)
+        ending = shard.close(not_coordinator(shard.host, why, self._what))
+        if not ending.done():
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)

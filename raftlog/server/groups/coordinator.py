@@ -29,7 +29,6 @@ from raftlog.errors import (
     ClusterNotReadyError,
     InvalidConfigError,
     LeaderNotAvailableError,
-    NotCoordinatorError,
     OutcomeUnknownError,
     RaftlogError,
     RefusedError,
@@ -42,6 +41,7 @@ from raftlog.protocol.schema import Failure
 from raftlog.server.administration import Administration, TopicAuthority
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.groups.shard import ActiveShard, ShardServices
+from raftlog.server.log_shard import LedShards
 from raftlog.server.partition import BrokerClock, Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.server.topic_table import TopicTable
@@ -132,17 +132,12 @@ class Coordinator:
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
-        self._topics = services.topics
         self._loop = services.loop
-        self._shards: dict[int, ActiveShard] = {}  # by partition
-        self._ending: set[asyncio.Task[None]] = set()
         self._known: Topics | None = None  # None: must be read again
         self._topics_timer: asyncio.TimerHandle | None = None
         self._unnotified: dict[int, None] = {}  # partitions whose shards do not know the topics yet
         self._is_notifying = False  # one shard after the other
-        self._poll_due = False
-        self._closed: RaftlogError | None = None
-        self._shard_services = ShardServices(
+        shard_services = ShardServices(
             loop=services.loop,
             clock=services.clock,
             new_groups=services.new_groups,
@@ -151,21 +146,26 @@ class Coordinator:
             on_unreadable=services.on_unreadable,
             reading=asyncio.Lock(),
         )
+        self._shards = LedShards(
+            OFFSETS_TOPIC,
+            services.topics,
+            services.loop,
+            lambda host: ActiveShard(host, shard_services),
+            what=ActiveShard.what,
+        )
 
     # -- calls of the broker ---------------------------------------------------------------------
 
     def poll_soon(self) -> None:
         """Check soon whether partitions have another leader."""
-        if not self._poll_due and self._closed is None:
-            self._poll_due = True
-            self._loop.call_soon(self._poll)
+        self._shards.poll_soon()
 
     def topics_changed(self) -> None:
         """Notify the shards that topics were added, removed or extended; several changes at
         once, one shard in a turn of the loop.
         """
         self._known = None
-        self._unnotified.update(dict.fromkeys(self._shards))
+        self._unnotified.update(dict.fromkeys(self._shards.by_partition))
         self.poll_soon()
         self._notify_later()
 
@@ -173,30 +173,26 @@ class Coordinator:
         """Note a new version of the cluster's state without topic changes: a shard may wait for
         it.
         """
-        if any(shard.is_loading for shard in self._shards.values()):
+        if any(shard.is_loading for shard in self._shards.by_partition.values()):
             self.topics_changed()
 
     def forget(self, connection: Hashable) -> None:
         """Forget a closed connection."""
-        for shard in self._shards.values():
+        for shard in self._shards.by_partition.values():
             shard.forget(connection)
 
     def close(self, reason: RaftlogError) -> None:
         """Coordinate nothing more. Responses that wait for the log are sent when it is
         committed.
         """
-        if self._closed is not None:
-            return
-        self._closed = reason
         if self._topics_timer is not None:
             self._topics_timer.cancel()
-        for partition in tuple(self._shards):
-            self._drop(partition, str(reason))
+        self._shards.close(reason)
 
     async def stop(self) -> None:
         """Close, and return once no task of it runs."""
         self.close(BrokerUnavailableError("the broker stops"))
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._shards.stop()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -213,70 +209,17 @@ class Coordinator:
         Raises ``InvalidGroupError``, or ``NotCoordinatorError`` with the leader of its partition.
         """
         check_group_id(group)
-        if self._closed is not None:
-            raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
-        topic = self._topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            self._topics.check_complete()
-            raise NotCoordinatorError(
-                f"group {group!r} has no coordinator yet: topic {OFFSETS_TOPIC} does not exist"
-            )
-        partition = partition_of_group(group, len(topic.hosts))
-        shard = self._shards.get(partition)
-        if shard is None or shard.is_over:
-            self._poll()
-            shard = self._shards.get(partition)
-        if shard is not None:
-            if partition in self._unnotified:
-                # Otherwise the shard might not know a topic that the client already knows.
-                self._notify(partition, self._known_topics())
-            return shard
-        state = self._topics.state(topic, partition)
-        leader = None if state is None else state.leader
-        whose = "no coordinator is known" if leader is None else f"broker {leader} coordinates it"
-        raise NotCoordinatorError(
-            f"this broker does not coordinate the consumer group {group!r} "
-            f"({OFFSETS_TOPIC}:{partition}): {whose}"
-        )
+        partition, shard = self._shards.find(group, partition_of_group)
+        if partition in self._unnotified:
+            # Otherwise the shard might not know a topic that the client already knows.
+            self._notify(partition, self._known_topics())
+        return shard
 
     def shards(self) -> list[ActiveShard]:
         """Return the shards of all partitions that this broker leads."""
-        if self._closed is not None:
-            raise NotCoordinatorError(f"this broker coordinates no consumer groups: {self._closed}")
-        self._topics.check_complete()
-        self._poll()
-        return list(self._shards.values())
+        return self._shards.all()
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _poll(self) -> None:
-        """Create and close shards, so that there is one for each partition that this broker
-        leads.
-        """
-        self._poll_due = False
-        topic = self._topics.get(OFFSETS_TOPIC)
-        hosts = [] if topic is None or self._closed is not None else topic.hosts
-        led = {
-            partition: host
-            for partition, host in enumerate(hosts)
-            if host is not None and host.leadership is not None and host.closed is None
-        }
-        for partition, shard in tuple(self._shards.items()):
-            if shard.is_over or led.get(partition) is not shard.host:
-                self._drop(partition, "this broker is no longer the leader")
-        for partition, host in led.items():
-            if partition not in self._shards:
-                self._shards[partition] = ActiveShard(host, self._shard_services)
-
-    def _drop(self, partition: int, why: str) -> None:
-        reason = NotCoordinatorError(
-            "this broker no longer coordinates the consumer groups of "
-            f"{OFFSETS_TOPIC}:{partition}: {why}"
-        )
-        ending = self._shards.pop(partition).close(reason)
-        if not ending.done():
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
 
     def _topics_now(self) -> Topics:
         """Return the current topics. The known ones may have an older version, if only brokers have
@@ -292,7 +235,7 @@ class Coordinator:
 
     def _notify_later(self) -> None:
         is_idle = self._topics_timer is None and not self._is_notifying
-        if self._unnotified and is_idle and self._closed is None:
+        if self._unnotified and is_idle and self._shards.closed is None:
             self._topics_timer = self._loop.call_later(TOPICS_SECONDS, self._notify_all)
 
     def _notify_all(self) -> None:
@@ -302,7 +245,7 @@ class Coordinator:
 
     def _notify_next(self, topics: Topics, left: deque[int]) -> None:
         """Notify the next shard. Changes in the meantime wait until all of this round know this."""
-        if left and self._closed is None:
+        if left and self._shards.closed is None:
             self._notify(left.popleft(), topics)
             self._loop.call_soon(self._notify_next, topics, left)
             return
@@ -315,7 +258,7 @@ class Coordinator:
             return  # a request needed it first
         if topics is self._known:  # otherwise they have changed again
             del self._unnotified[partition]
-        shard = self._shards.get(partition)
+        shard = self._shards.by_partition.get(partition)
         if shard is not None:
             shard.set_topics(topics)
 
@@ -429,9 +372,19 @@ class TopicMaker:
 class Lookup:
     """Call ``maker.when_made``, then ``find``."""
 
-    def __init__(self, topics: TopicTable, maker: TopicMaker) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        maker: TopicMaker,
+        *,
+        check: Callable[[str], object] = check_group_id,
+        partition_of: Callable[[str, int], int] = partition_of_group,
+    ) -> None:
+        """``check``, ``partition_of``: of the names whose coordinators are looked up."""
         self.maker = maker
         self._topics = topics
+        self._check = check
+        self._partition_of = partition_of
 
     def default_replication_factor(self) -> int:
         """Return the replication factor of a topic that is created without one now."""
@@ -447,21 +400,20 @@ class Lookup:
         return CoordinatorInfo(group=group, broker_id=broker.id, host=broker.host, port=broker.port)
 
     def coordinator(self, group: str, brokers: dict[int, BrokerInfo]) -> BrokerInfo:
-        """Return the coordinator of the consumer group, out of ``brokers``: those that clients can
-        connect to. Raises ``InvalidGroupError`` or ``LeaderNotAvailableError``.
+        """Return the coordinator of a name, out of ``brokers``: those that clients can connect to.
+        Raises ``LeaderNotAvailableError``, or the error of an invalid name.
         """
-        check_group_id(group)
-        topic = self._topics.get(OFFSETS_TOPIC)
+        self._check(group)
+        name = self.maker.topic
+        topic = self._topics.get(name)
         if topic is None:
-            raise LeaderNotAvailableError(
-                f"this broker has not received metadata of {OFFSETS_TOPIC} yet"
-            )
-        partition = partition_of_group(group, len(topic.hosts))
+            raise LeaderNotAvailableError(f"this broker has not received metadata of {name} yet")
+        partition = self._partition_of(group, len(topic.hosts))
         state = self._topics.state(topic, partition)
         broker = None if state is None or state.leader is None else brokers.get(state.leader)
         if broker is None:
             raise LeaderNotAvailableError(
-                f"{OFFSETS_TOPIC}:{partition}, which stores the consumer group, has no leader"
+                f"{name}:{partition}, which stores the state of {group!r}, has no leader"
             )
         return broker
 

@@ -569,7 +569,7 @@ def _coordinated(machine: BrokerMachine) -> Iterator[str]:
     """Yield the IDs of the topics that a machine's group coordinator knows."""
     broker = machine.broker
     if isinstance(broker, Broker):
-        for shard in broker.context.coordinator._shards.values():
+        for shard in broker.context.coordinator._shards.by_partition.values():
             if shard.loaded is not None:
                 yield from shard.loaded._world.topics.names
 
