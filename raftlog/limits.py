@@ -120,12 +120,15 @@ CLASSIC_PROTOCOLS_MAX: Final = 100  # assignors that a member of a classic group
 CLASSIC_METADATA_BYTES_MAX: Final = MIB  # a subscription, or an assignment
 CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignments, of a group
 GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, without waiting heartbeats
-COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of __consumer_offsets
+COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of an internal topic
 
 # -- transactions ----------------------------------------------------------------------------------
 TRANSACTIONAL_ID_CHARS_MAX: Final = 1_024
 TRANSACTIONAL_IDS_MAX: Final = 100_000  # of one partition of __transaction_state
 TRANSACTION_PARTS_MAX: Final = 10_000  # partitions of one transaction
+TRANSACTION_ITEMS_PER_REQUEST_MAX: Final = 1_000  # markers, or questions, to another broker
+TRANSACTION_ITEMS_QUEUED_MAX: Final = 100_000  # for another broker
+MARKERS_NOTED_MAX: Final = 100_000  # newest transactions that a broker has ended, by partition
 
 # -- schema registry ------------------------------------------------------------------------------
 SCHEMA_BYTES_MAX: Final = MIB  # of one text

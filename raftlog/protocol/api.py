@@ -447,6 +447,26 @@ SCHEMA_REGISTRY: Final = Api(
     cluster.SchemaRegistryResponse,
 )
 
+# -- between brokers, about transactions -----------------------------------------------------------
+VERIFY_TRANSACTIONS: Final = Api(
+    63,
+    "verify_transactions",
+    peer.VerifyTransactionsRequest,
+    peer.TransactionItemsResponse,
+    idempotent=True,
+    peer_only=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+TRANSACTION_MARKERS: Final = Api(
+    64,
+    "transaction_markers",
+    peer.TransactionMarkersRequest,
+    peer.TransactionItemsResponse,
+    idempotent=True,
+    peer_only=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -513,6 +533,8 @@ APIS: Final[dict[int, Api]] = {
         EXPIRE_TOKEN,
         LIST_PRODUCERS,
         SCHEMA_REGISTRY,
+        VERIFY_TRANSACTIONS,
+        TRANSACTION_MARKERS,
     )
 }
 

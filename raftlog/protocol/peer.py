@@ -29,6 +29,7 @@ from raftlog.protocol.schema import (
     PartitionIndex,
     Port,
     TopicId,
+    TopicName,
     WaitMs,
     WireEpoch,
     WireOffset,
@@ -302,6 +303,67 @@ class DescribeCopiesResponse(Message):
     directory_id: DirectoryId
     boot: Counter
     copies: Annotated[list[CopyDescription], _Partitions]
+
+
+# -- transactions ----------------------------------------------------------------------------------
+#
+# ``verify_transactions`` and ``transaction_markers``: between the coordinator of a transaction and
+# the leaders of its partitions. Brokers of peer protocol 5 have them.
+
+
+_Items = Meta(max_length=limits.TRANSACTION_ITEMS_PER_REQUEST_MAX)
+_ProducerId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_ProducerEpoch = Annotated[int, Meta(ge=0, le=32_767)]
+
+
+class TransactionQuery(Message):
+    """Question of a leader: are these partitions in the open transaction of the producer?
+
+    ``adds``: add those that are missing. ``topics_version``: version of the cluster's state in
+    which the topics exist.
+    """
+
+    transactional_id: Annotated[str, Meta(max_length=4 * limits.TRANSACTIONAL_ID_CHARS_MAX)]
+    producer_id: _ProducerId
+    producer_epoch: _ProducerEpoch
+    partitions: Annotated[list[TopicIdPartition], _Items]
+    adds: bool = False
+    topics_version: Counter = 0
+
+
+class VerifyTransactionsRequest(Message):
+    """Questions of leaders to the coordinator. An answer is durable."""
+
+    queries: Annotated[list[TransactionQuery], _Items]
+
+
+class MarkerPart(Message):
+    """The end of a transaction in one partition: see ``raftlog.transactions.values.Marker``.
+
+    ``number``: of the transaction; 1 for the first of its transactional id.
+    """
+
+    topic: TopicName
+    topic_id: TopicId
+    partition: PartitionIndex
+    producer_id: _ProducerId
+    producer_epoch: _ProducerEpoch
+    is_commit: bool
+    coordinator_epoch: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+    is_bumped: bool
+    number: Counter
+
+
+class TransactionMarkersRequest(Message):
+    """Markers of a coordinator to a leader. An answer says that a marker is committed."""
+
+    markers: Annotated[list[MarkerPart], _Items]
+
+
+class TransactionItemsResponse(Message):
+    """The failure of each item of the request, in its order; None for those without one."""
+
+    failures: Annotated[list[Failure | None], _Items]
 
 
 # -- replica session -------------------------------------------------------------------------------

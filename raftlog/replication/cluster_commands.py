@@ -385,6 +385,8 @@ PEER_PROTOCOL_FIRST_LEADERS: Final = 2
 PEER_PROTOCOL_TOKENS: Final = 3
 # Version from which it contains lost directories and the history of recoveries.
 PEER_PROTOCOL_LOST: Final = 4
+# Version from which brokers have transactions, and store their batches and markers.
+PEER_PROTOCOL_TRANSACTIONS: Final = 5
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):

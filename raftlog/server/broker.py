@@ -83,9 +83,16 @@ from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import Acknowledge, ResponseBudget, Turns, Workers
 from raftlog.server.tls import BrokerTls, tls_options
 from raftlog.server.topic_table import LogDirMonitor, TopicTable
+from raftlog.server.transactions.coordinator import TransactionCoordinator
 from raftlog.storage import Store, state_files
 from raftlog.storage.log_dirs import LogDir
-from raftlog.types import AUDIT_TOPIC, OFFSETS_TOPIC, SCHEMAS_TOPIC, Offset
+from raftlog.types import (
+    AUDIT_TOPIC,
+    OFFSETS_TOPIC,
+    SCHEMAS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Offset,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -601,6 +608,7 @@ class Broker:
         context.authenticator.stop()
         await context.audit.stop()
         context.purgatory.expire_all()
+        await context.transactions.stop()
         await context.coordinator.stop()
         context.registry.close()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
@@ -666,6 +674,7 @@ class Broker:
         logger.critical("broker stops: error=%s. %s", error, advice)
         self._on_fatal(error)
         self._administration.close(error)
+        self.context.transactions.close(error)
         self.context.coordinator.close(error)
         for host in self.context.topics.hosts():
             host.close(error)
@@ -852,7 +861,7 @@ MINUTE_MS: Final = 60_000
 
 
 def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
-    """Create the coordinator and the schema registry of the broker.
+    """Create the coordinators and the schema registry of the broker.
 
     Raises ``InvalidConfigError`` about ``group.assignors``.
     """
@@ -881,12 +890,24 @@ def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
         on_unreadable=partial(_verify_unreadable, context),
     )
 
+    transactions = context.transactions = TransactionCoordinator(
+        context,
+        _maker_of(context, TRANSACTIONS_TOPIC),
+        confirm=partial(_confirm, context),
+        on_unreadable=partial(_verify_unreadable, context),
+    )
+
     def poll() -> None:
         coordinator.poll_soon()
+        transactions.poll_soon()
         registry.poll()
 
+    def changed() -> None:
+        coordinator.topics_changed()
+        transactions.poll_soon()
+
     if cluster is None:
-        table.on_change = coordinator.topics_changed
+        table.on_change = changed
     else:
         table.on_change = poll
         cluster.on_role = poll
@@ -896,16 +917,27 @@ def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
 
 
 def _maker_of(context: BrokerContext, topic: str) -> TopicMaker:
+    """Return what creates an internal topic. One with many partitions has its own settings."""
     config = context.config
-    is_offsets = topic == OFFSETS_TOPIC
-    settings = {"segment.bytes": str(config.offsets_topic_segment_bytes)} if is_offsets else {}
+    partitions, replication_factor, segment_bytes = {
+        OFFSETS_TOPIC: (
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            config.offsets_topic_segment_bytes,
+        ),
+        TRANSACTIONS_TOPIC: (
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            config.transaction_state_log_segment_bytes,
+        ),
+    }.get(topic, (1, 0, 0))
     return TopicMaker(
         topic,
         context.topics,
         context.administration,
-        partitions=config.offsets_topic_num_partitions if is_offsets else 1,
-        replication_factor=config.offsets_topic_replication_factor if is_offsets else 0,
-        settings=settings,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        settings={"segment.bytes": str(segment_bytes)} if segment_bytes else {},
         authority=lambda: context.authority,
         copies=partial(_copies, context),
         now=context.loop.time,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Protocol
 
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
@@ -38,29 +37,10 @@ from raftlog.server.partition import BrokerClock, EventLog
 from raftlog.server.peers.links import Peering
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
-from raftlog.server.scheduling import Acknowledge, ResponseBudget
+from raftlog.server.scheduling import ResponseBudget
 from raftlog.server.topic_table import TopicTable
+from raftlog.server.transactions.coordinator import TransactionCoordinator
 from raftlog.storage import state_files
-from raftlog.transactions.values import TransactionPart
-
-
-class Transactions(Protocol):
-    """Coordinators of transactions, as leaders use them."""
-
-    def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        parts: Sequence[TransactionPart],
-        *,
-        add: bool,
-        done: Acknowledge,
-    ) -> None:
-        """Call ``done`` once it is durable that the partitions are in the producer's transaction,
-        or with the reason why they are not. ``add``: adds those that are missing.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -86,7 +66,7 @@ class BrokerContext:
     coordinator: Coordinator = field(init=False)
     lookup: Lookup = field(init=False)
     registry: SchemaRegistry = field(init=False)
-    transactions: Transactions = field(init=False)
+    transactions: TransactionCoordinator = field(init=False)
     operator_secret: bytes = b""  # required for changes of the cluster; b"": not required
     cluster_secret: bytes = b""  # authenticates operators; b"": authentication is not required
     entropy: Callable[[int], bytes] = os.urandom

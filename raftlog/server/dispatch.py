@@ -94,6 +94,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.RENEW_TOKEN.number: security.handle_renew,
     api.EXPIRE_TOKEN.number: security.handle_expire,
     api.SCHEMA_REGISTRY.number: cluster.handle_schema_registry,
+    api.VERIFY_TRANSACTIONS.number: peer.handle_verify_transactions,
+    api.TRANSACTION_MARKERS.number: peer.handle_transaction_markers,
 }
 
 # Numbers of the APIs that a connection may use before it has authenticated.

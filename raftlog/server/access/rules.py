@@ -479,6 +479,8 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.REPLICA_PROGRESS.number: free,
     api.PARTITION_STATES.number: free,
     api.DESCRIBE_COPIES.number: free,
+    api.VERIFY_TRANSACTIONS.number: free,
+    api.TRANSACTION_MARKERS.number: free,
     api.SURVEY.number: free,
     api.REVIVE.number: free,
     api.DESCRIBE_CLUSTER.number: of_cluster("DESCRIBE"),

@@ -6,6 +6,7 @@ Until the proof, no claim of the other side has any effect.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol, cast
 
 from raftlog.errors import AccessDeniedError, RaftlogError
@@ -21,11 +22,17 @@ from raftlog.protocol.peer import (
     PeerProveResponse,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
+    TransactionItemsResponse,
+    TransactionMarkersRequest,
+    VerifyTransactionsRequest,
     check_envelope,
 )
+from raftlog.protocol.schema import Failure
+from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply
 from raftlog.server.peers.links import Peering
+from raftlog.server.scheduling import Steps
 
 
 class _HasPeering(Protocol):
@@ -132,3 +139,37 @@ def handle_states(context: BrokerContext, request: Request, reply: Reply) -> Non
 def handle_copies(context: BrokerContext, request: Request, reply: Reply) -> None:
     surveys = context.clustered().surveys
     reply.send(surveys.describe(cast(DescribeCopiesRequest, request.message).partitions))
+
+
+# -- transactions ----------------------------------------------------------------------------------
+#
+# ``verify_transactions`` and ``transaction_markers``: see ``raftlog.server.transactions``.
+
+
+def handle_verify_transactions(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    queries = cast(VerifyTransactionsRequest, request.message).queries
+    outcomes = _outcomes(reply, len(queries))
+    for index, query in enumerate(queries):
+        if index:
+            yield None
+        context.transactions.answer(query, partial(_resolve, outcomes, index))
+
+
+def handle_transaction_markers(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    """Respond once each marker is committed or has failed, but soon: one partition that cannot
+    commit must not hold up the others.
+    """
+    markers = cast(TransactionMarkersRequest, request.message).markers
+    outcomes = _outcomes(reply, len(markers))
+    for index, marker in enumerate(markers):
+        if index:
+            yield None
+        context.transactions.take_marker(marker, partial(_resolve, outcomes, index))
+
+
+def _outcomes(reply: Reply, count: int) -> Outcomes[Failure | None]:
+    return Outcomes(count, lambda found: reply.send(TransactionItemsResponse(failures=found)))
+
+
+def _resolve(outcomes: Outcomes[Failure | None], index: int, error: RaftlogError | None) -> None:
+    outcomes.resolve(index, None if error is None else Failure.of(error))

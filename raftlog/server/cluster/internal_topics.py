@@ -1,9 +1,9 @@
 """Replication factor of internal topics: it follows the growth of the cluster.
 
 ``__consumer_offsets`` is created with the brokers that are up when the first group commits, and no
-operator creates it; ``__schemas`` likewise with the first schema. When more brokers join, or are
-back, the leader of the ``cluster`` group gives them the replicas that they would get now, unless a
-setting says how many they have.
+operator creates it; ``__schemas`` and ``__transaction_state`` likewise. When more brokers join, or
+are back, the leader of the ``cluster`` group gives them the replicas that they would get now,
+unless a setting says how many they have.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from raftlog.replication.cluster_state import ClusterMachine, Refused
 from raftlog.replication.placement import PlacedPartition, change_replication_factor, usual_copies
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.types import OFFSETS_TOPIC, SCHEMAS_TOPIC
+from raftlog.types import OFFSETS_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC
 
 logger = logging.getLogger(__name__)
 
 # Seconds: not at once, because brokers join and restart one after the other.
 CHECK_SECONDS: Final = 10.0
-RAISED: Final = (OFFSETS_TOPIC, SCHEMAS_TOPIC)
+RAISED: Final = (OFFSETS_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC)
 
 
 def raised(topic: TopicRecord, brokers: Sequence[BrokerRecord], factor: int) -> Reassign | None:
@@ -54,8 +54,11 @@ class InternalTopics:
         plane: ConsensusPlane,
         liveness: Liveness,
         founders: int,
+        topics: Sequence[str],
         now: Callable[[], float],
     ) -> None:
+        """``topics``: those whose replication factor no setting says."""
+        self._topics = topics
         self._machine = machine
         self._plane = plane
         self._liveness = liveness
@@ -75,7 +78,7 @@ class InternalTopics:
         there = [
             record for record in self._machine.placeable() if self._liveness.is_live(record.id)
         ]
-        for name in RAISED if len(there) >= factor else ():
+        for name in self._topics if len(there) >= factor else ():
             topic = self._machine.topics.get(name)
             command = None if topic is None else raised(topic, there, factor)
             if topic is not None and command is not None:

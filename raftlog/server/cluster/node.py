@@ -43,7 +43,7 @@ from raftlog.server.cluster.controller import Decommissioning, PartitionControll
 from raftlog.server.cluster.elections import Backlog, HostedPartition, StateBroadcast, Surveys
 from raftlog.server.cluster.fetch_session import FetchSession, LeadershipCheck
 from raftlog.server.cluster.fetcher import MoveThrottle, ReplicaFetcher, ReplicaFetchers
-from raftlog.server.cluster.internal_topics import InternalTopics
+from raftlog.server.cluster.internal_topics import RAISED, InternalTopics
 from raftlog.server.cluster.membership import (
     CLUSTER_GROUP,
     GRACE_SECONDS,
@@ -67,6 +67,7 @@ from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRe
 from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store
+from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -296,13 +297,18 @@ class ClusterNode:
 
     def _make_internal_topics(self) -> InternalTopics | None:
         config = self._config
-        if config.offsets_topic_replication_factor or config.default_replication_factor:
+        if config.default_replication_factor:
             return None
+        said = {
+            OFFSETS_TOPIC: config.offsets_topic_replication_factor,
+            TRANSACTIONS_TOPIC: config.transaction_state_log_replication_factor,
+        }
         return InternalTopics(
             machine=self.machine,
             plane=self.plane,
             liveness=self.liveness,
             founders=len(config.voters),
+            topics=[name for name in RAISED if not said.get(name)],
             now=self._loop.time,
         )
 

@@ -215,6 +215,10 @@ class Coordinator:
             self._notify(partition, self._known_topics())
         return shard
 
+    def shard_of(self, partition: int) -> ActiveShard:
+        """Return the shard of a partition. Raises ``NotCoordinatorError``."""
+        return self._shards.find(f"{OFFSETS_TOPIC}:{partition}", lambda _name, _count: partition)[1]
+
     def shards(self) -> list[ActiveShard]:
         """Return the shards of all partitions that this broker leads."""
         return self._shards.all()

@@ -647,6 +647,7 @@ def _in_force(context: BrokerContext) -> dict[str, str]:
         "kafka.advertised.listen": str(context.kafka_address if config.kafka_listen else ""),
         "log.cleaner.io.max.bytes.per.second": NO_LIMIT,
         "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
     }
 
 
