@@ -375,7 +375,10 @@ class Offsets:
         self.loaded = self
         self._refused_from = refused_from
 
-    def fetch(self, _group: str, names: Sequence[TopicPartition]) -> list[int]:
+    def fetch(
+        self, _group: str, names: Sequence[TopicPartition], *, require_stable: bool
+    ) -> list[int]:
+        assert not require_stable
         return [partition for _, partition in names]
 
     def committed_topics(self, _group: str) -> list[str]:

@@ -49,7 +49,8 @@ from raftlog.replication.partition_state import (
 from raftlog.server.cluster.elections import HostedPartition, Stage, group_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness
 from raftlog.server.cluster.replicas import RoleManager, next_step_down, successor
-from raftlog.server.partition import FULL_SECONDS, Partition
+from raftlog.server.disks import FULL_SECONDS
+from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from raftlog.testing.disk import FOREVER, Fault
 from raftlog.testing.simulator.world import (

@@ -231,12 +231,11 @@ def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupCl
 class PaperVerifier:
     """The coordinator of transactional ids: what it was asked, and what it answers at once."""
 
-    def __init__(self, broker: RunningBroker) -> None:
+    def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, bool]] = []
         self.parts: list[TransactionPart] = []
         self.outcome: RaftlogError | None = None
         self.on_asked: Callable[[Acknowledge], None] = lambda done: done(self.outcome)
-        broker.broker.context.transactions = self
 
     def verify(
         self,
@@ -254,8 +253,10 @@ class PaperVerifier:
 
 
 @pytest.fixture
-def verifier(group_broker: RunningBroker) -> PaperVerifier:
-    return PaperVerifier(group_broker)
+def verifier(group_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> PaperVerifier:
+    made = PaperVerifier()
+    monkeypatch.setattr(group_broker.broker.context, "transactions", made)
+    return made
 
 
 def commit_in_transaction(client: GroupClient, group: str, version: int, **fields: Any) -> int:
