@@ -376,7 +376,7 @@ class Offsets:
         self._refused_from = refused_from
 
     def fetch(
-        self, _group: str, names: Sequence[TopicPartition], *, require_stable: bool
+        self, _group: str, names: Sequence[TopicPartition], *, require_stable: bool = False
     ) -> list[int]:
         assert not require_stable
         return [partition for _, partition in names]
