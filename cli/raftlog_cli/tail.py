@@ -87,6 +87,13 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
     help="Read from any replica, if the leader is unavailable or to reduce its load.",
 )
 @click.option(
+    "--isolation",
+    type=click.Choice(["committed", "uncommitted"]),
+    default="committed",
+    show_default=True,
+    help="uncommitted: also the records of open and aborted transactions.",
+)
+@click.option(
     "--to",
     "directory",
     metavar="DIR",
@@ -119,6 +126,7 @@ def tail(
     formatter: Formatter | None,
     pattern: re.Pattern[bytes] | None,
     any_replica: bool,
+    isolation: str,
     directory: Path | None,
     rotate_size: int,
     rotate_seconds: float | None,
@@ -171,7 +179,12 @@ def tail(
             directory, topic, ending, bytes_max=rotate_size, seconds_max=rotate_seconds
         )
     printing = {"write": write, "pattern": pattern, "count": count}
-    reading: dict[str, Any] = {"follow": follow, "group": group, "any_replica": any_replica}
+    reading: dict[str, Any] = {
+        "follow": follow,
+        "group": group,
+        "any_replica": any_replica,
+        "isolation": isolation,
+    }
     copy_records(bootstrap, topic, partition, offsets, files, printing, **reading)
 
 
@@ -186,6 +199,7 @@ def copy_records(
     follow: bool,
     group: str | None,
     any_replica: bool,
+    isolation: str,
 ) -> None:
     """Print the records, or write them to ``files``. ``printing``: for ``copy_spans``."""
     # Retention may delete the next record: continue with the first remaining one.
@@ -202,6 +216,7 @@ def copy_records(
         group=group,
         auto_offset_reset=reset,
         read_from="replica" if any_replica else "leader",
+        isolation=isolation,
     ) as consumer:
         partitions = partitions_of(consumer, topic, partition)
         if group is not None:
