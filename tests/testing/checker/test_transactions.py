@@ -1,0 +1,123 @@
+"""Each anomaly of transactions is found where it is planted in a valid history, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from raftlog.testing.checker.transactions import KINDS, Place, Read, Transaction, check
+from raftlog.types import Offset, TopicPartition
+
+A: Final = TopicPartition("a", 0)
+B: Final = TopicPartition("b", 0)
+OUT: Final = TopicPartition("out", 0)
+
+
+@dataclass
+class Story:
+    """A commit over two partitions, an abort, an unknown commit that took effect, and one that
+    reads the first and writes an output with the group's offset.
+    """
+
+    committed: Transaction = field(
+        default_factory=lambda: Transaction(
+            "t1", [Place(A, b"1"), Place(A, b"2"), Place(B, b"3")], [], "committed", 2.0
+        )
+    )
+    aborted: Transaction = field(
+        default_factory=lambda: Transaction("t2", [Place(A, b"4")], [], "aborted", None)
+    )
+    unknown: Transaction = field(
+        default_factory=lambda: Transaction(
+            "t3", [Place(A, b"5"), Place(B, b"6")], [], "unknown", 3.0
+        )
+    )
+    copy: Transaction = field(
+        default_factory=lambda: Transaction(
+            "t4", [Place(OUT, b"o1"), Place(OUT, b"o2")], [], "committed", 4.0
+        )
+    )
+    reads: list[Read] = field(
+        default_factory=lambda: [
+            Read("r", 2.5, A, 0, b"1"),
+            Read("r", 2.5, A, 1, b"2"),
+            Read("r", 3.5, A, 5, b"5"),
+        ]
+    )
+    final: dict[TopicPartition, list[tuple[Offset, bytes]]] = field(
+        default_factory=lambda: {
+            A: [(0, b"1"), (1, b"2"), (5, b"5")],
+            B: [(0, b"3"), (2, b"6")],
+            OUT: [(0, b"o1"), (1, b"o2")],
+        }
+    )
+    offsets: dict[TopicPartition, Offset] = field(default_factory=lambda: {A: 2})
+
+    def __post_init__(self) -> None:
+        self.copy.read = [Place(A, b"1"), Place(A, b"2")]
+
+    def kinds(self) -> set[str]:
+        told = [self.committed, self.aborted, self.unknown, self.copy]
+        return {found.kind for found in check(told, self.reads, self.final, self.offsets)}
+
+
+def test_a_valid_history_has_no_findings() -> None:
+    assert Story().kinds() == set()
+
+
+def lose(story: Story) -> None:
+    del story.final[B][0]
+
+
+def tear(story: Story) -> None:
+    del story.final[B][1]
+
+
+def read_early(story: Story) -> None:
+    story.reads[0] = story.reads[0]._replace(at_s=1.9)
+
+
+def cycle(story: Story) -> None:
+    story.committed.read = [Place(OUT, b"o1")]
+
+
+def split_without_output(story: Story) -> None:
+    story.offsets[A] = 6
+
+
+def split_without_commit(story: Story) -> None:
+    story.offsets[A] = 1
+
+
+def fence(story: Story) -> None:
+    story.unknown.after_fence = True
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [
+        (lambda story: story.final[A].append((6, b"4")), "ABORTED-READ"),
+        (lambda story: story.reads.append(Read("r", 9.0, A, 6, b"4")), "ABORTED-READ"),
+        (lose, "LOST-WRITE"),
+        (tear, "TORN"),
+        (read_early, "PRECOMMITTED-READ"),
+        (lambda story: story.final[B].append((7, b"6")), "DUPLICATE"),
+        (lambda story: story.final[B].append((7, b"?")), "PHANTOM"),
+        (lambda story: story.reads.append(Read("r", 9.0, B, 9, b"?")), "PHANTOM"),
+        (lambda story: story.reads.append(Read("s", 9.0, A, 0, b"2")), "INCONSISTENT-OFFSET"),
+        (lambda story: story.final.update({A: [(0, b"2"), (1, b"1"), (5, b"5")]}), "WRITE-ORDER"),
+        (lambda story: story.reads.append(Read("r", 9.0, A, 1, b"2")), "NONMONOTONIC-POLL"),
+        (cycle, "G1C"),
+        (split_without_output, "OFFSETS-SPLIT"),
+        (split_without_commit, "OFFSETS-SPLIT"),
+        (fence, "ZOMBIE"),
+    ],
+)
+def test_planted_anomalies_are_found(plant: Callable[[Story], object], kind: str) -> None:
+    story = Story()
+    plant(story)
+    assert kind in KINDS
+    assert kind in story.kinds()
