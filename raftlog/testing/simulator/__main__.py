@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.testing.history.entries import write
-from raftlog.testing.simulator import mirroring, recovering
+from raftlog.testing.simulator import mirroring, recovering, transacting
 from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, entries, run
 from raftlog.testing.simulator.world import Result
 
 VIOLATIONS_SHOWN_MAX: Final = 20
-WORLDS: Final = ("recovery", "mirror")  # with other clients than those of ``scenario``
+WORLDS: Final = ("recovery", "mirror", "transactions")  # with other clients than those of ``scenario``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +56,9 @@ def _run_world(seed: int, options: argparse.Namespace) -> bool:
     result: Result
     if options.mode == "recovery":
         result = recovering.run(recovering.RecoveryPlan.draw(seed), on_trace=on_trace)
+    elif options.mode == "transactions":
+        plan = transacting.TransactionPlan.draw(seed)
+        result = transacting.run(plan, on_trace=on_trace)
     else:
         result = mirroring.run(mirroring.MirrorPlan.draw(seed), on_trace=on_trace)
     counts = ", ".join(f"{what} {count}" for what, count in result.counts.items())
@@ -79,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mode",
         choices=(*MODES, *WORLDS),
         default="safety",
-        help="recovery, mirror: worlds that draw their brokers (default: safety)",
+        help="recovery, mirror, transactions: worlds that draw their brokers (default: safety)",
     )
     parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default: 1)")
     parser.add_argument("--light", action="store_true", help="short runs with a light workload")
