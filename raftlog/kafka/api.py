@@ -53,6 +53,10 @@ DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
 INIT_PRODUCER_ID: Final = Api(22, "InitProducerId", 0, 5)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
+ADD_PARTITIONS_TO_TXN: Final = Api(24, "AddPartitionsToTxn", 0, 5)
+ADD_OFFSETS_TO_TXN: Final = Api(25, "AddOffsetsToTxn", 0, 4)
+END_TXN: Final = Api(26, "EndTxn", 0, 5)
+WRITE_TXN_MARKERS: Final = Api(27, "WriteTxnMarkers", 1, 2)
 TXN_OFFSET_COMMIT: Final = Api(28, "TxnOffsetCommit", 0, 6)
 DESCRIBE_ACLS: Final = Api(29, "DescribeAcls", 1, 3)
 CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
@@ -80,6 +84,8 @@ DESCRIBE_QUORUM: Final = Api(55, "DescribeQuorum", 0, 2)
 UPDATE_FEATURES: Final = Api(57, "UpdateFeatures", 0, 2)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 DESCRIBE_PRODUCERS: Final = Api(61, "DescribeProducers", 0, 0)
+DESCRIBE_TRANSACTIONS: Final = Api(65, "DescribeTransactions", 0, 0)
+LIST_TRANSACTIONS: Final = Api(66, "ListTransactions", 0, 2)
 CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
 GET_TELEMETRY_SUBSCRIPTIONS: Final = Api(71, "GetTelemetrySubscriptions", 0, 0)
@@ -109,7 +115,13 @@ APIS: Final[dict[int, Api]] = {
         DELETE_RECORDS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        ADD_PARTITIONS_TO_TXN,
+        ADD_OFFSETS_TO_TXN,
+        END_TXN,
+        WRITE_TXN_MARKERS,
         TXN_OFFSET_COMMIT,
+        DESCRIBE_TRANSACTIONS,
+        LIST_TRANSACTIONS,
         DESCRIBE_ACLS,
         CREATE_ACLS,
         DELETE_ACLS,

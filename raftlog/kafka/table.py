@@ -436,6 +436,66 @@ response 23 OffsetForLeaderEpoch 2-4 4
    partition int32
    leader_epoch int32 default=-1
    end_offset int64 default=-1
+request 24 AddPartitionsToTxn 0-5 3
+ transactions []AddPartitionsToTxnTransaction 4-5
+  transactional_id string 4-5
+  producer_id int64 4-5
+  producer_epoch int16 4-5
+  verify_only bool 4-5
+  topics []AddPartitionsToTxnTopic 4-5
+   name string
+   partitions []int32
+ v3_and_below_transactional_id string 0-3
+ v3_and_below_producer_id int64 0-3
+ v3_and_below_producer_epoch int16 0-3
+ v3_and_below_topics []AddPartitionsToTxnTopic 0-3
+response 24 AddPartitionsToTxn 0-5 3
+ throttle_time_ms int32
+ error_code int16 4-5
+ results_by_transaction []AddPartitionsToTxnResult 4-5
+  transactional_id string 4-5
+  topic_results []AddPartitionsToTxnTopicResult 4-5
+   name string
+   results_by_partition []AddPartitionsToTxnPartitionResult
+    partition_index int32
+    partition_error_code int16
+ results_by_topic_v3_and_below []AddPartitionsToTxnTopicResult 0-3
+request 25 AddOffsetsToTxn 0-4 3
+ transactional_id string
+ producer_id int64
+ producer_epoch int16
+ group_id string
+response 25 AddOffsetsToTxn 0-4 3
+ throttle_time_ms int32
+ error_code int16
+request 26 EndTxn 0-5 3
+ transactional_id string
+ producer_id int64
+ producer_epoch int16
+ committed bool
+response 26 EndTxn 0-5 3
+ throttle_time_ms int32
+ error_code int16
+ producer_id int64 5-5 default=-1
+ producer_epoch int16 5-5 default=-1
+request 27 WriteTxnMarkers 1-2 1
+ markers []WritableTxnMarker
+  producer_id int64
+  producer_epoch int16
+  transaction_result bool
+  topics []WritableTxnMarkerTopic
+   name string
+   partition_indexes []int32
+  coordinator_epoch int32
+  transaction_version int8 2-2
+response 27 WriteTxnMarkers 1-2 1
+ markers []WritableTxnMarkerResult
+  producer_id int64
+  topics []WritableTxnMarkerTopicResult
+   name string
+   partitions []WritableTxnMarkerPartitionResult
+    partition_index int32
+    error_code int16
 request 28 TxnOffsetCommit 0-6 3
  transactional_id string
  group_id string
@@ -888,6 +948,34 @@ response 61 DescribeProducers 0-0 0
     last_timestamp int64 default=-1
     coordinator_epoch int32
     current_txn_start_offset int64 default=-1
+request 65 DescribeTransactions 0-0 0
+ transactional_ids []string
+response 65 DescribeTransactions 0-0 0
+ throttle_time_ms int32
+ transaction_states []TransactionState
+  error_code int16
+  transactional_id string
+  transaction_state string
+  transaction_timeout_ms int32
+  transaction_start_time_ms int64
+  producer_id int64
+  producer_epoch int16
+  topics []TopicData
+   topic string
+   partitions []int32
+request 66 ListTransactions 0-2 0
+ state_filters []string
+ producer_id_filters []int64
+ duration_filter int64 1-2 default=-1
+ transactional_id_pattern string 2-2 null=2-2 default=null
+response 66 ListTransactions 0-2 0
+ throttle_time_ms int32
+ error_code int16
+ unknown_state_filters []string
+ transaction_states []TransactionState
+  transactional_id string
+  producer_id int64
+  transaction_state string
 request 68 ConsumerGroupHeartbeat 0-1 0
  group_id string
  member_id string

@@ -33,6 +33,8 @@ from raftlog.protocol.peer import (
     ReplicaPosition,
     ReplicaProgressRequest,
     TopicIdPartition,
+    TransactionMarkersRequest,
+    VerifyTransactionsRequest,
     check_envelope,
 )
 from raftlog.protocol.schema import Message
@@ -481,6 +483,40 @@ def test_what_is_said_of_copies_is_bounded(name: str, value: int) -> None:
     accepted(DescribeCopiesResponse, {**facts, "copies": [COPY]})
     wrong = {**facts, "copies": [{**COPY, name: value}]}
     refused(DescribeCopiesResponse, wrong, path=f"$.copies[0].{name}")
+
+
+QUERY = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 2, "partitions": [KEY]}
+MARKER = {
+    **KEY,
+    "topic": "t",
+    "producer_id": 7,
+    "producer_epoch": 3,
+    "is_commit": True,
+    "coordinator_epoch": 2,
+    "is_bumped": True,
+    "number": 9,
+}
+
+
+@pytest.mark.parametrize(
+    ("request_type", "name", "item", "field", "value"),
+    [
+        (VerifyTransactionsRequest, "queries", QUERY, "producer_id", -1),
+        (VerifyTransactionsRequest, "queries", QUERY, "producer_epoch", 32_768),
+        (VerifyTransactionsRequest, "queries", QUERY, "topics_version", -1),
+        (TransactionMarkersRequest, "markers", MARKER, "producer_epoch", -1),
+        (TransactionMarkersRequest, "markers", MARKER, "coordinator_epoch", -1),
+        (TransactionMarkersRequest, "markers", MARKER, "number", -1),
+        (TransactionMarkersRequest, "markers", MARKER, "topic_id", ""),
+    ],
+)
+def test_what_is_said_of_transactions_is_bounded(
+    request_type: type[Message], name: str, item: dict[str, Any], field: str, value: Any
+) -> None:
+    most = limits.TRANSACTION_ITEMS_PER_REQUEST_MAX
+    accepted(request_type, {name: [item] * most})
+    refused(request_type, {name: [item] * (most + 1)}, path=f"$.{name}")
+    refused(request_type, {name: [{**item, field: value}]}, path=f"$.{name}[0].{field}")
 
 
 # -- guards proofs ---------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ ADMINISTRATION: Final = frozenset(
         *("AlterClientQuotas", "alter_users", "AlterUserScramCredentials"),
         *("alter_log_levels", "create_token", "renew_token", "expire_token"),
         *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
+        "WriteTxnMarkers",
     )
 )
 

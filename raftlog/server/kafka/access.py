@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from raftlog.server.kafka import (
     metadata,
     produce,
     topics,
+    transactions,
 )
 from raftlog.server.kafka.reply import Refusal
 
@@ -437,6 +439,64 @@ def _init_producer_id(
     return Admitted(request)
 
 
+def _add_partitions(
+    context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    """Require WRITE of the transactional id, and of every topic: a topic that is denied fails the
+    whole request. Newer versions are requests of Kafka's brokers.
+    """
+    message = request.message
+    if request.version >= transactions.BATCHES_SINCE:
+        caller.require_of_cluster("CLUSTER_ACTION")
+        return Admitted(request)
+    caller.require("WRITE", "TRANSACTIONAL_ID", message.v3_and_below_transactional_id)
+    topics = message.v3_and_below_topics
+    denied = yield from denied_items(topics, partial(_topic("WRITE"), context, caller))
+    if not denied:
+        return Admitted(request)
+    codes = {topics[n].name: code_of(error, Place.METADATA) for n, error in denied.items()}
+
+    def amend(_response: Message | None) -> Stepwise[Message]:
+        yield from ()
+        return transactions.refuse_some(request, codes)
+
+    return Admitted(None, amend)
+
+
+def _add_offsets(
+    _context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    caller.require("WRITE", "TRANSACTIONAL_ID", request.message.transactional_id)
+    caller.require("READ", "GROUP", request.message.group_id)
+    yield from ()
+    return Admitted(request)
+
+
+def _end(
+    _context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    caller.require("WRITE", "TRANSACTIONAL_ID", request.message.transactional_id)
+    yield from ()
+    return Admitted(request)
+
+
+def _list_transactions(
+    _context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    yield from ()
+
+    def amend(response: Message) -> Stepwise[Message]:
+        response.transaction_states = yield from describable(
+            caller,
+            "TRANSACTIONAL_ID",
+            response.transaction_states,
+            attrgetter("transactional_id"),
+        )
+        return response
+
+    return Admitted(request, amend)
+
+
 def _create_denial(_context: BrokerContext, caller: Caller, item: Any) -> AccessDeniedError | None:
     return create_denial(caller, item.name)
 
@@ -462,6 +522,17 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
         "topics", "topics", produce.refuse_describe_producers, _topic("READ")
     ),
     api.INIT_PRODUCER_ID.key: _init_producer_id,
+    api.ADD_PARTITIONS_TO_TXN.key: _add_partitions,
+    api.ADD_OFFSETS_TO_TXN.key: _add_offsets,
+    api.END_TXN.key: _end,
+    api.WRITE_TXN_MARKERS.key: of_cluster("CLUSTER_ACTION"),
+    api.DESCRIBE_TRANSACTIONS.key: _Each(
+        "transactional_ids",
+        "transaction_states",
+        transactions.refuse_describe,
+        _named("DESCRIBE", "TRANSACTIONAL_ID"),
+    ),
+    api.LIST_TRANSACTIONS.key: _list_transactions,
     api.CREATE_TOPICS.key: _Each("topics", "topics", topics.refuse_create, _create_denial),
     api.DELETE_TOPICS.key: _by_version(
         _Each("topic_names", "responses", *_DELETE), _Each("topics", "responses", *_DELETE), 6

@@ -25,6 +25,7 @@ from raftlog.server.kafka import (
     produce,
     security,
     topics,
+    transactions,
 )
 from raftlog.server.kafka.access import RULES
 from raftlog.server.kafka.reply import KafkaReply, Refusal, refused_by_code
@@ -115,7 +116,15 @@ HANDLERS: Final[dict[int, Served]] = {
         security.handle_describe_quotas, security.refuse_describe_quotas
     ),
     api.ALTER_CLIENT_QUOTAS.key: Served(security.handle_alter, security.refuse_alter),
-    api.INIT_PRODUCER_ID.key: Served(produce.handle_producer_ids, refused_by_code(Place.DATA)),
+    api.INIT_PRODUCER_ID.key: Served(produce.handle_producer_ids, transactions.refuse_init),
+    api.ADD_PARTITIONS_TO_TXN.key: Served(transactions.handle_add, transactions.refuse_add),
+    api.ADD_OFFSETS_TO_TXN.key: Served(transactions.handle_add_offsets, transactions.refuse),
+    api.END_TXN.key: Served(transactions.handle_end, transactions.refuse),
+    api.WRITE_TXN_MARKERS.key: Served(transactions.handle_markers, transactions.refuse_markers),
+    api.DESCRIBE_TRANSACTIONS.key: Served(
+        transactions.handle_describe, transactions.refuse_describe
+    ),
+    api.LIST_TRANSACTIONS.key: Served(transactions.handle_list, transactions.refuse),
 }
 
 

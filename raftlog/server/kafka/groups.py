@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from raftlog import limits
 from raftlog.consumer_groups import (
@@ -20,7 +20,13 @@ from raftlog.consumer_groups import (
     Sync,
     SyncResult,
 )
-from raftlog.errors import InvalidRequestError, RaftlogError, UnknownGroupError, UnknownMemberError
+from raftlog.errors import (
+    InvalidRequestError,
+    RaftlogError,
+    UnknownGroupError,
+    UnknownMemberError,
+    UnsupportedFeatureError,
+)
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
@@ -28,6 +34,7 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.server.apis.groups import Listed, delete_groups, describe_groups, list_groups
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import check_once
+from raftlog.server.groups.coordinator import Lookup
 from raftlog.server.kafka.metadata import AuthorizedOperations
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom
 from raftlog.server.scheduling import Steps, in_steps
@@ -36,10 +43,7 @@ KEY_TYPE_GROUP: Final = 0
 KEY_TYPE_TRANSACTION: Final = 1
 KEYS_SINCE: Final = 4  # version of FindCoordinator
 LOAD_SECONDS_MAX: Final = 1.0  # that a request waits for the load of the group
-NO_TRANSACTIONS: Final = (
-    "this release has no transactions and no share groups for Kafka clients: unset "
-    "transactional.id, or use a consumer group"
-)
+NO_SHARE_GROUPS: Final = "this release has no share groups for Kafka clients: use a consumer group"
 NO_NODE: Final = -1
 CLIENT_ID_CHARS_IN_MEMBER_ID: Final = 24  # with a UUID, a member ID has at most ID_CHARS_MAX
 
@@ -53,47 +57,57 @@ _Leave = codec.structs("response", api.LEAVE_GROUP.key)
 # -- FindCoordinator -------------------------------------------------------------------------------
 
 
+class Loading(Protocol):
+    """A shard of a coordinator, which may be loading its state."""
+
+    @property
+    def is_loading(self) -> bool: ...
+    def when_loaded(self, done: Callable[[], object]) -> None: ...
+
+
+class Coordinators(Protocol):
+    """The coordinators of a broker."""
+
+    def shard(self, name: str, /) -> Loading: ...
+
+
 def handle_find_coordinator(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 ) -> None:
-    """Return the coordinators of groups. Other kinds of coordinators do not exist: the error is
-    final, or clients would wait indefinitely.
+    """Return the coordinators of groups or transactional ids. Other kinds of coordinators do not
+    exist: the error is final, or clients would wait indefinitely.
     """
     keys = _keys(request)
-    if request.version >= 1 and request.message.key_type != KEY_TYPE_GROUP:
-        code = _no_such_coordinator(request)
-        found = [_no_coordinator(key, code, NO_TRANSACTIONS) for key in keys]
-        reply.send(_coordinators(request, found))
-        return
+    key_type = request.message.key_type if request.version >= 1 else KEY_TYPE_GROUP
+    if key_type == KEY_TYPE_GROUP:
+        coordinators: Coordinators = context.coordinator
+        lookup = context.lookup
+    elif key_type == KEY_TYPE_TRANSACTION:
+        context.transactions.check_available()
+        coordinators, lookup = context.transactions, context.transactions.lookup
+    else:
+        raise UnsupportedFeatureError(NO_SHARE_GROUPS)
 
     def made(error: RaftlogError | None) -> None:
+        found = _find(context, request, reply, lookup)
         if error is not None:
             reply.fail(error)
         elif len(keys) == 1:
-            _when_loaded(context, keys[0], partial(reply.go_on, _find(context, request, reply)))
+            _when_loaded(context, partial(coordinators.shard, keys[0]), partial(reply.go_on, found))
         else:
-            reply.go_on(_find(context, request, reply))
+            reply.go_on(found)
 
-    context.lookup.maker.when_made(made)
-
-
-def _no_such_coordinator(request: KafkaRequest) -> int:
-    """Return the code for a coordinator of transactions or share groups.
-
-    The Java client and franz-go (since version 4) show the text of an error that they do not
-    expect. Librdkafka, which sends version 2, repeats the request after every error but two.
-    """
-    if request.version < KEYS_SINCE and request.message.key_type == KEY_TYPE_TRANSACTION:
-        return errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return errors.INVALID_REQUEST
+    lookup.maker.when_made(made)
 
 
-def _when_loaded(context: BrokerContext, group: str, done: Callable[[], None]) -> None:
-    """Call ``done`` when this broker serves the group, if it coordinates the group: the client
-    would receive COORDINATOR_LOAD_IN_PROGRESS next.
+def _when_loaded(
+    context: BrokerContext, shard_of: Callable[[], Loading], done: Callable[[], None]
+) -> None:
+    """Call ``done`` when this broker serves the state, if it coordinates it: the client would
+    receive COORDINATOR_LOAD_IN_PROGRESS next.
     """
     try:
-        shard = context.coordinator.shard(group)
+        shard = shard_of()
     except RaftlogError:  # another broker coordinates it
         done()
         return
@@ -113,13 +127,15 @@ def _when_loaded(context: BrokerContext, group: str, done: Callable[[], None]) -
     shard.when_loaded(once)
 
 
-def _find(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+def _find(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply, lookup: Lookup
+) -> Steps:
     local_host = reply.connection.local_host
     brokers = {each.id: each for each in context.brokers(local_host, for_kafka=True)}
 
     def find(key: str) -> Message:
         try:
-            broker = context.lookup.coordinator(key, brokers)
+            broker = lookup.coordinator(key, brokers)
         except RaftlogError as reason:
             return _no_coordinator(key, code_of(reason, Place.GROUPS), reason.wire_text)
         return _Coordinator.Coordinator(
@@ -132,7 +148,20 @@ def _find(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> S
 def refuse_find_coordinator(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error for every key."""
     code, text = code_of(error, Place.GROUPS), error.wire_text
+    if isinstance(error, UnsupportedFeatureError):
+        code = _no_such_coordinator(request)
     return _coordinators(request, [_no_coordinator(key, code, text) for key in _keys(request)])
+
+
+def _no_such_coordinator(request: KafkaRequest) -> int:
+    """Return the code for a kind of coordinator that does not exist, or not yet.
+
+    The Java client and franz-go (since version 4) show the text of an error that they do not
+    expect. Librdkafka, which sends version 2, repeats the request after every error but two.
+    """
+    if request.version < KEYS_SINCE and request.message.key_type == KEY_TYPE_TRANSACTION:
+        return errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return errors.INVALID_REQUEST
 
 
 def _keys(request: KafkaRequest) -> list[str]:

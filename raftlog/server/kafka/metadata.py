@@ -34,6 +34,7 @@ ENDPOINT_BROKERS: Final = 1
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 NO_NODE: Final = -1
 TOPIC_IDS_SINCE: Final = 12  # version of Metadata
+TRANSACTION_VERSION: Final = "transaction.version"  # feature by which clients choose their protocol
 
 _Versions = codec.structs("response", api.API_VERSIONS.key)
 _Metadata = codec.structs("response", api.METADATA.key)
@@ -57,9 +58,28 @@ def handle_api_versions(context: BrokerContext, request: KafkaRequest, reply: Ka
             meant.cluster_id is not None and cluster_id and meant.cluster_id != cluster_id
         ):
             code, served = errors.REBOOTSTRAP_REQUIRED, []
+    level = context.transactions.version if served and not is_unknown else 0
     reply.send(
         _Versions.root(
             error_code=code,
+            # Clients of version 3 fail at a feature whose lowest level is 0 (KAFKA-17011).
+            supported_features=[
+                _Versions.SupportedFeatureKey(
+                    name=TRANSACTION_VERSION,
+                    min_version=0 if request.version >= 4 else 1,
+                    max_version=level,
+                )
+            ]
+            if level
+            else [],
+            finalized_features_epoch=0 if level else -1,
+            finalized_features=[
+                _Versions.FinalizedFeatureKey(
+                    name=TRANSACTION_VERSION, max_version_level=level, min_version_level=level
+                )
+            ]
+            if level
+            else [],
             api_keys=[
                 _Versions.ApiVersion(
                     api_key=each.key,

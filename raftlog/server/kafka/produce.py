@@ -26,7 +26,6 @@ from raftlog.errors import (
     RequestTimedOutError,
     ThrottledError,
     UnknownTopicError,
-    UnsupportedFeatureError,
 )
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.codec import Message
@@ -46,6 +45,7 @@ from raftlog.server.apis.produce import (
 )
 from raftlog.server.apis.producers import list_producers
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka import transactions
 from raftlog.server.kafka.reply import (
     KafkaReply,
     check_count,
@@ -409,10 +409,11 @@ def _refused(partition: int, error: RaftlogError) -> Message:
 
 def handle_producer_ids(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     """Return a new id in epoch 0, also to a client that has one: its state is then new in every
-    partition.
+    partition. One with a transactional id keeps it.
     """
     if request.message.transactional_id is not None:
-        raise UnsupportedFeatureError("this release has no transactions: unset transactional.id")
+        transactions.handle_init(context, request, reply)
+        return
     new = codec.structs("response", api.INIT_PRODUCER_ID.key).root
     producer_id = produce.draw(context.entropy, context.owner(reply.connection))
     reply.send(new(producer_id=producer_id, producer_epoch=0))

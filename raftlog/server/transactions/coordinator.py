@@ -47,6 +47,7 @@ from raftlog.server.transactions.shard import (
     TransactionServices,
 )
 from raftlog.transactions.shard import (
+    BUMPING_VERSION,
     Part,
     ProducerIdentity,
     TransactionSettings,
@@ -128,9 +129,15 @@ class TransactionCoordinator:
 
     # -- requests of clients -----------------------------------------------------------------------
 
+    @property
+    def version(self) -> int:
+        """Newest version of transactions that clients can use; 0 while a broker may know none."""
+        protocol = self._context.operations.peer_protocol
+        return BUMPING_VERSION if protocol >= PEER_PROTOCOL_TRANSACTIONS else 0
+
     def check_available(self) -> None:
         """Raise ``UnsupportedFeatureError`` while a broker may not know transactions."""
-        if self._context.operations.peer_protocol < PEER_PROTOCOL_TRANSACTIONS:
+        if not self.version:
             raise UnsupportedFeatureError(
                 "transactions require that all brokers support them. Upgrade them, then run "
                 "`raftlog cluster features --upgrade`"
@@ -283,6 +290,13 @@ class TransactionCoordinator:
         links = self._context.clustered().links
         answer = await links.ask(broker, apis.TRANSACTION_MARKERS, request, MARKERS_SECONDS)
         return _errors(cast(TransactionItemsResponse, answer))
+
+    def write_marker(self, topic: str, partition: int, marker: Marker, done: Acknowledge) -> None:
+        """Write the marker of an operator, who ends a transaction that hangs. Raises the errors of
+        ``Partition.append_marker``.
+        """
+        host = self._context.topics.host(topic, partition)
+        host.append_marker(marker, done)
 
     def take_marker(self, item: MarkerPart, done: Acknowledge) -> None:
         """End a transaction in a partition that this broker leads. ``done``: once that is

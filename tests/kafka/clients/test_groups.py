@@ -170,8 +170,8 @@ def test_a_static_member_of_librdkafka_comes_back_without_a_rebalance(
     shard = broker.broker.context.coordinator.shard("rd-static")
 
     def generation() -> int:
-        assert shard._groups is not None
-        return shard._groups.describe("rd-static").group_epoch
+        assert shard._state is not None
+        return shard._state.describe("rd-static").group_epoch
 
     before = generation()
     one.close()

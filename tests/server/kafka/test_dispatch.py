@@ -22,6 +22,7 @@ from raftlog.protocol.records import BrokerInfo, PartitionInfo
 from raftlog.security.acl import CLUSTER_NAME, Acl, Operation, ResourceType
 from raftlog.server.access.rules import free
 from raftlog.server.connection import Connection
+from raftlog.server.kafka import transactions
 from raftlog.server.kafka.access import RULES
 from raftlog.server.kafka.dispatch import HANDLERS
 from raftlog.server.kafka.reply import (
@@ -166,6 +167,11 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.HEARTBEAT: {("READ", "GROUP")},
     apis.LEAVE_GROUP: {("READ", "GROUP")},
     apis.OFFSET_COMMIT: {("READ", "GROUP"), ("READ", "TOPIC")},
+    apis.ADD_PARTITIONS_TO_TXN: {("WRITE", "TRANSACTIONAL_ID"), ("WRITE", "TOPIC")},
+    apis.ADD_OFFSETS_TO_TXN: {("WRITE", "TRANSACTIONAL_ID"), ("READ", "GROUP")},
+    apis.END_TXN: {("WRITE", "TRANSACTIONAL_ID")},
+    apis.WRITE_TXN_MARKERS: {("CLUSTER_ACTION", "CLUSTER")},
+    apis.DESCRIBE_TRANSACTIONS: {("DESCRIBE", "TRANSACTIONAL_ID")},
     apis.TXN_OFFSET_COMMIT: {
         *(("WRITE", "TRANSACTIONAL_ID"), ("READ", "GROUP"), ("READ", "TOPIC")),
     },
@@ -191,7 +197,7 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.ALTER_CLIENT_QUOTAS: {("ALTER_CONFIGS", "CLUSTER")},
 }
 # Their responses have less in them without rights, or the same for all.
-FILTERED = {apis.LIST_GROUPS}
+FILTERED = {apis.LIST_GROUPS, apis.LIST_TRANSACTIONS}
 LOG_DIRS_ERROR_VERSION = 3  # older responses have no place for the error
 FREE = {
     *(apis.API_VERSIONS, apis.DESCRIBE_CLUSTER),
@@ -285,7 +291,7 @@ def codes(value: Any) -> Iterator[int]:
     elif hasattr(value, "__struct_fields__"):
         for name in value.__struct_fields__:
             found = getattr(value, name)
-            if name == "error_code":
+            if name in {"error_code", "partition_error_code"}:
                 yield found
             else:
                 yield from codes(found)
@@ -315,6 +321,8 @@ def test_a_request_needs_these_rules_and_no_others(
 ) -> None:
     """Without any one of them, it is denied."""
     version = api.version_max if is_newest else max(api.version_min, min(api.version_max, 1))
+    if api is apis.ADD_PARTITIONS_TO_TXN:
+        version = min(version, transactions.BATCHES_SINCE - 1)  # later ones are of brokers
     rules = [allow(operation, resource_type) for operation, resource_type in NEEDS[api]]
     assert is_denied(broker, client, api, version)
     for rule in rules:

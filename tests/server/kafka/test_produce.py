@@ -258,11 +258,6 @@ def test_ids_are_new_whatever_id_the_client_has(kafka_client: KafkaClient) -> No
     assert {(each.error_code, each.producer_epoch) for each in found} == {(0, 0)}
 
 
-def test_transactions_are_refused(kafka_client: KafkaClient) -> None:
-    answer = kafka_client.ask(apis.INIT_PRODUCER_ID, 5, Init(transactional_id="x"))
-    assert (answer.error_code, answer.producer_id) == (errors.UNSUPPORTED_VERSION, -1)
-
-
 # -- producers -------------------------------------------------------------------------------------
 #
 # DescribeProducers: of each partition that this broker leads.

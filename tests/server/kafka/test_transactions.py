@@ -1,0 +1,379 @@
+"""Transactions of Kafka clients, message by message: both versions, from the first request to what
+readers of committed records see.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from raftlog.errors import (
+    ProducerFencedError,
+    RaftlogError,
+    TransactionAbortedError,
+)
+from raftlog.kafka import api as apis
+from raftlog.kafka import codec, errors
+from raftlog.kafka.api import Api
+from raftlog.kafka.connection import KafkaRequest
+from raftlog.replication.cluster_commands import PEER_PROTOCOL_TRANSACTIONS
+from raftlog.server.kafka import transactions
+from raftlog.transactions.shard import BUMPING_VERSION, FIRST_VERSION
+from raftlog.types import OFFSETS_TOPIC
+from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_header, kafka_resealed
+from tests.server.harness import TIMEOUT_S, RunningBroker
+from tests.server.kafka.group_client import GroupClient, message
+from tests.server.kafka.kafka_client import KafkaClient, fetch_request, produce_request
+
+TRANSACTIONAL: Final = 1 << 4
+COMMITTED: Final = 1
+VERSIONS: Final = (FIRST_VERSION, BUMPING_VERSION)
+TIMEOUT_MS: Final = 60_000
+Who = tuple[int, int]
+
+
+class TransactionalClient(GroupClient):
+    """One connection, with the requests of one version of transactions."""
+
+    version = BUMPING_VERSION
+
+    def coordinator(self, name: str) -> Any:
+        asked = message(apis.FIND_COORDINATOR, key_type=1, coordinator_keys=[name])
+        while True:
+            (found,) = self.ask(apis.FIND_COORDINATOR, 6, asked).coordinators
+            if found.error_code != errors.COORDINATOR_NOT_AVAILABLE:
+                return found
+
+    def init(
+        self, name: str, who: Who = (-1, -1), *, timeout_ms: int = TIMEOUT_MS, version: int = 5
+    ) -> Any:
+        found = self.coordinator(name)
+        assert found.error_code == 0, found
+        asked = message(
+            apis.INIT_PRODUCER_ID,
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=who[0],
+            producer_epoch=who[1],
+        )
+        answer = self.ask(apis.INIT_PRODUCER_ID, version, asked)
+        return answer.error_code or (answer.producer_id, answer.producer_epoch)
+
+    def add(self, name: str, who: Who, *parts: tuple[str, int], version: int = 3) -> list[int]:
+        topic = codec.structs("request", apis.ADD_PARTITIONS_TO_TXN.key).AddPartitionsToTxnTopic
+        asked = message(
+            apis.ADD_PARTITIONS_TO_TXN,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=who[0],
+            v3_and_below_producer_epoch=who[1],
+            v3_and_below_topics=[topic(name=each, partitions=[n]) for each, n in parts],
+        )
+        answer = self.ask(apis.ADD_PARTITIONS_TO_TXN, version, asked)
+        return [
+            each.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ]
+
+    def write(
+        self,
+        name: str,
+        who: Who,
+        topic: str,
+        value: bytes,
+        *,
+        sequence: int = 0,
+        partition: int = 0,
+    ) -> int:
+        made = kafka_batch([KafkaRecord(value, key=b"k")], producer=(*who, sequence))
+        batch = kafka_resealed(made, attributes=kafka_header(made).attributes | TRANSACTIONAL)
+        asked = produce_request(topic, batch, partition=partition)
+        asked.transactional_id = name
+        version = 12 if self.version == BUMPING_VERSION else 11
+        if version == 11:
+            assert self.add(name, who, (topic, partition)) == [0]
+        answer = self.ask(apis.PRODUCE, version, asked)
+        code: int = answer.responses[0].partition_responses[0].error_code
+        return code
+
+    def end(self, name: str, who: Who, *, commit: bool = True, version: int = 0) -> Any:
+        asked = message(
+            apis.END_TXN,
+            transactional_id=name,
+            producer_id=who[0],
+            producer_epoch=who[1],
+            committed=commit,
+        )
+        version = version or (5 if self.version == BUMPING_VERSION else 3)
+        answer = self.ask(apis.END_TXN, version, asked)
+        if answer.error_code or version < 5:
+            return answer.error_code or who
+        return answer.producer_id, answer.producer_epoch
+
+    def describe(self, name: str) -> Any:
+        asked = message(apis.DESCRIBE_TRANSACTIONS, transactional_ids=[name])
+        (found,) = self.ask(apis.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+        return found
+
+    def list(self, **filters: Any) -> Any:
+        return self.ask(apis.LIST_TRANSACTIONS, 2, message(apis.LIST_TRANSACTIONS, **filters))
+
+    def read(self, topic: str, partition: int = 0) -> Any:
+        asked = fetch_request(topic, 0, partition=partition)
+        asked.isolation_level = COMMITTED
+        return self.ask(apis.FETCH, 12, asked).responses[0].partitions[0]
+
+
+@pytest.fixture(params=VERSIONS)
+def client(
+    kafka_broker: RunningBroker, request: pytest.FixtureRequest
+) -> Iterator[TransactionalClient]:
+    found = TransactionalClient(kafka_broker.address)
+    found.version = request.param
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def topic(kafka_broker: RunningBroker, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name.replace("[", "-").replace("]", "")
+    with kafka_broker.client() as native:
+        native.create(name, 2)
+    return name
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask until it is so."""
+    give_up = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < give_up
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_from_its_begin_to_its_readers(
+    client: TransactionalClient, topic: str, commit: bool
+) -> None:
+    who = client.init(topic)
+    assert client.write(topic, who, topic, b"a") == 0
+    assert client.write(topic, who, topic, b"b", partition=1) == 0
+    assert [client.read(topic, n).last_stable_offset for n in (0, 1)] == [0, 0]
+    state = client.describe(topic)
+    assert (state.transaction_state, state.producer_id) == ("Ongoing", who[0])
+    assert [(each.topic, each.partitions) for each in state.topics] == [(topic, [0, 1])]
+    following = client.end(topic, who, commit=commit)
+    assert following == (who[0], who[1] + (client.version == BUMPING_VERSION))
+    ended = "CompleteCommit" if commit else "CompleteAbort"
+    until(lambda: client.describe(topic).transaction_state == ended)
+    for partition in (0, 1):
+        part = client.read(topic, partition)
+        assert (part.last_stable_offset, part.high_watermark) == (2, 2)
+        assert bool(part.aborted_transactions) != commit
+    sequence = 0 if client.version == BUMPING_VERSION else 1
+    assert client.write(topic, following, topic, b"c", sequence=sequence) == 0
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last_one(
+    client: TransactionalClient, topic: str
+) -> None:
+    """Without the wait, its client would be told to wait, and would for much longer."""
+    who, sequence = client.init(topic), 0
+    for _ in range(3):
+        assert client.write(topic, who, topic, b"a", sequence=sequence) == 0
+        who = client.end(topic, who)
+        sequence += client.version == FIRST_VERSION
+    assert isinstance(client.init(topic), tuple)
+
+
+def test_another_instance_fences_the_first(client: TransactionalClient, topic: str) -> None:
+    who = client.init(topic)
+    assert client.write(topic, who, topic, b"a") == 0
+    assert client.init(topic) == (who[0], who[1] + 2), "one abort, one new instance"
+    assert client.read(topic).aborted_transactions
+    assert client.end(topic, who) == errors.PRODUCER_FENCED
+    assert client.end(topic, who, version=1) == errors.INVALID_PRODUCER_EPOCH
+    assert client.add(topic, who, (topic, 0)) == [errors.PRODUCER_FENCED]
+    assert client.add(topic, who, (topic, 0), version=1) == [errors.INVALID_PRODUCER_EPOCH]
+    assert client.init(topic, who) == errors.PRODUCER_FENCED
+    assert client.init(topic, who, version=3) == errors.INVALID_PRODUCER_EPOCH
+
+
+def test_partitions_are_added_all_or_none(client: TransactionalClient, topic: str) -> None:
+    who = client.init(topic)
+    codes = client.add(topic, who, (topic, 0), (topic, 2), ("absent", 0))
+    unknown = errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [errors.OPERATION_NOT_ATTEMPTED, unknown, unknown]
+    assert client.describe(topic).transaction_state == "Empty"
+
+
+def test_offsets_of_a_group_are_committed_with_the_transaction(
+    client: TransactionalClient, topic: str
+) -> None:
+    client.find(topic)
+    who = client.init(topic)
+    assert client.write(topic, who, topic, b"out") == 0
+    if client.version == FIRST_VERSION:
+        asked = message(
+            apis.ADD_OFFSETS_TO_TXN,
+            transactional_id=topic,
+            producer_id=who[0],
+            producer_epoch=who[1],
+            group_id=topic,
+        )
+        assert client.ask(apis.ADD_OFFSETS_TO_TXN, 3, asked).error_code == 0
+    structs = codec.structs("request", apis.TXN_OFFSET_COMMIT.key)
+    offset = structs.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    asked = message(
+        apis.TXN_OFFSET_COMMIT,
+        transactional_id=topic,
+        group_id=topic,
+        producer_id=who[0],
+        producer_epoch=who[1],
+        topics=[structs.TxnOffsetCommitRequestTopic(name=topic, partitions=[offset])],
+    )
+    version = 5 if client.version == BUMPING_VERSION else 3
+    answer = client.ask(apis.TXN_OFFSET_COMMIT, version, asked)
+    assert answer.topics[0].partitions[0].error_code == 0
+    names = [each.topic for each in client.describe(topic).topics]
+    assert names == sorted((OFFSETS_TOPIC, topic))
+
+    def committed() -> int:
+        part = codec.structs("request", apis.OFFSET_FETCH.key).OffsetFetchRequestTopic(
+            name=topic, partition_indexes=[0]
+        )
+        asked = message(apis.OFFSET_FETCH, group_id=topic, topics=[part])
+        found: int = (
+            client.ask(apis.OFFSET_FETCH, 7, asked).topics[0].partitions[0].committed_offset
+        )
+        return found
+
+    assert committed() == -1
+    client.end(topic, who)
+    until(lambda: committed() == 7)
+
+
+def test_transactions_are_listed_by_state_producer_duration_and_name(
+    client: TransactionalClient, topic: str
+) -> None:
+    who = client.init(topic)
+    listed = client.list(transactional_id_pattern=f".*{topic[4:]}").transaction_states
+    assert [each.transactional_id for each in listed] == [topic]
+    assert client.write(topic, who, topic, b"a") == 0
+    for filters, count in (
+        ({"producer_id_filters": [who[0]]}, 1),
+        ({"producer_id_filters": [who[0]], "state_filters": ["Ongoing"]}, 1),
+        ({"producer_id_filters": [who[0]], "state_filters": ["Empty"]}, 0),
+        ({"producer_id_filters": [who[0]], "duration_filter": 3_600_000}, 0),
+        ({"producer_id_filters": [who[0]], "state_filters": ["Dancing"]}, 0),
+    ):
+        assert len(client.list(**filters).transaction_states) == count, filters
+    assert client.list(state_filters=["Dancing"]).unknown_state_filters == ["Dancing"]
+    pattern = client.list(transactional_id_pattern="(")
+    assert pattern.error_code == errors.INVALID_REGULAR_EXPRESSION
+    assert client.describe("absent").error_code == errors.TRANSACTIONAL_ID_NOT_FOUND
+    client.end(topic, who)
+
+
+def test_an_operator_writes_a_marker(client: TransactionalClient, topic: str) -> None:
+    """``kafka-transactions abort``."""
+    who = client.init(topic)
+    assert client.write(topic, who, topic, b"a") == 0
+    structs = codec.structs("request", apis.WRITE_TXN_MARKERS.key)
+    marker = structs.WritableTxnMarker(
+        producer_id=who[0],
+        producer_epoch=who[1],
+        transaction_result=False,
+        topics=[structs.WritableTxnMarkerTopic(name=topic, partition_indexes=[0, 9])],
+    )
+    asked = message(apis.WRITE_TXN_MARKERS, markers=[marker])
+    (answer,) = client.ask(apis.WRITE_TXN_MARKERS, 1, asked).markers
+    codes = [each.error_code for each in answer.topics[0].partitions]
+    assert codes == [0, errors.UNKNOWN_TOPIC_OR_PARTITION]
+    assert client.read(topic).last_stable_offset == 2
+
+
+def test_a_broker_asks_for_several_transactions_at_once(
+    client: TransactionalClient, topic: str
+) -> None:
+    who = client.init(topic)
+    structs = codec.structs("request", apis.ADD_PARTITIONS_TO_TXN.key)
+
+    def ask(*, verify_only: bool) -> list[int]:
+        each = structs.AddPartitionsToTxnTransaction(
+            transactional_id=topic,
+            producer_id=who[0],
+            producer_epoch=who[1],
+            verify_only=verify_only,
+            topics=[structs.AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+        )
+        asked = message(apis.ADD_PARTITIONS_TO_TXN, transactions=[each])
+        answer = client.ask(apis.ADD_PARTITIONS_TO_TXN, 5, asked)
+        return [
+            part.partition_error_code
+            for found in answer.results_by_transaction
+            for one in found.topic_results
+            for part in one.results_by_partition
+        ]
+
+    assert ask(verify_only=True) == [errors.TRANSACTION_ABORTABLE]
+    assert ask(verify_only=False) == [0]
+    assert ask(verify_only=True) == [0]
+
+
+def test_clients_choose_the_version_that_the_broker_names(kafka_client: KafkaClient) -> None:
+    for version, lowest in ((3, 1), (4, 0)):
+        answer = kafka_client.ask(apis.API_VERSIONS, version)
+        (supported,) = answer.supported_features
+        assert (supported.name, supported.min_version) == ("transaction.version", lowest)
+        (feature,) = answer.finalized_features
+        assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+
+
+def test_there_are_none_before_all_brokers_have_them(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = property(lambda _self: PEER_PROTOCOL_TRANSACTIONS - 1)
+    monkeypatch.setattr(type(kafka_broker.broker.context.operations), "peer_protocol", before)
+    assert kafka_client.ask(apis.API_VERSIONS, 4).finalized_features == []
+    asked = message(apis.INIT_PRODUCER_ID, transactional_id="x", transaction_timeout_ms=1)
+    answer = kafka_client.ask(apis.INIT_PRODUCER_ID, 5, asked)
+    assert answer.error_code == errors.UNSUPPORTED_VERSION
+    for version, code in (
+        (2, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),  # librdkafka: repeats all others
+        (6, errors.INVALID_REQUEST),  # the Java client: shows the text
+    ):
+        asked = message(apis.FIND_COORDINATOR, key_type=1, key="x", coordinator_keys=["x"])
+        answer = kafka_client.ask(apis.FIND_COORDINATOR, version, asked)
+        found = answer if version < 4 else answer.coordinators[0]
+        assert found.error_code == code
+        assert "raftlog cluster features --upgrade" in found.error_message
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 900_001])
+def test_a_time_limit_that_the_broker_does_not_allow(
+    kafka_broker: RunningBroker, timeout_ms: int
+) -> None:
+    client = TransactionalClient(kafka_broker.address)
+    code = client.init("long", timeout_ms=timeout_ms)
+    assert code == errors.INVALID_TRANSACTION_TIMEOUT
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "api", "version", "code"),
+    [
+        (ProducerFencedError("old"), apis.END_TXN, 1, errors.INVALID_PRODUCER_EPOCH),
+        (ProducerFencedError("old"), apis.END_TXN, 2, errors.PRODUCER_FENCED),
+        (ProducerFencedError("old"), apis.INIT_PRODUCER_ID, 3, errors.INVALID_PRODUCER_EPOCH),
+        (TransactionAbortedError("late"), apis.ADD_OFFSETS_TO_TXN, 3, errors.INVALID_TXN_STATE),
+        (TransactionAbortedError("late"), apis.END_TXN, 5, errors.TRANSACTION_ABORTABLE),
+    ],
+)
+def test_clients_hear_the_codes_of_their_version(
+    error: RaftlogError, api: Api, version: int, code: int
+) -> None:
+    sent = codec.structs("request", api.key).root()
+    request = KafkaRequest(api, version, 0, "", sent, memoryview(b""), 0, version, 0)
+    assert transactions.code_for(error, request) == code

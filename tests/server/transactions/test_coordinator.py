@@ -1,0 +1,315 @@
+"""Transactions in a cluster of three simulated brokers: leaders ask coordinators, coordinators send
+markers, and both fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from raftlog import limits
+from raftlog.errors import BrokerUnavailableError, RaftlogError, ThrottledError
+from raftlog.server.broker import Broker
+from raftlog.server.context import BrokerContext
+from raftlog.server.partition import Partition
+from raftlog.server.transactions.coordinator import MarkedTransactions, ToBrokers
+from raftlog.testing.simulator.world import World
+from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
+from raftlog.transactions.values import Marker, TransactionPart
+from raftlog.types import TRANSACTIONS_TOPIC
+from tests.server.cluster.simulated import Cluster
+
+T = TypeVar("T")
+NAME = "tx"
+
+
+def _either(
+    done: Callable[[None], None],
+    failed: Callable[[RaftlogError], None],
+    error: RaftlogError | None,
+) -> None:
+    if error is None:
+        done(None)
+    else:
+        failed(error)
+
+
+class Transactions(Cluster):
+    """With topic t of three partitions, on different leaders."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.create(partitions=3)
+        maker = self.context(1).transactions.lookup.maker
+        self.call(1, lambda done, failed: maker.when_made(partial(_either, done, failed)))
+        self.until(
+            lambda: all(TRANSACTIONS_TOPIC in self.node(n).machine.topics for n in (1, 2, 3))
+        )
+
+    def context(self, broker: int) -> BrokerContext:
+        found = self.world.brokers[broker - 1].broker
+        assert isinstance(found, Broker)
+        return found.context
+
+    def call(
+        self,
+        broker: int,
+        work: Callable[[Callable[[T], None], Callable[[RaftlogError], None]], None],
+    ) -> T:
+        """What ``work`` gives on the loop of a broker; an error is raised."""
+        outcome: asyncio.Future[T] = self.world.brokers[broker - 1].loop.create_future()
+        work(outcome.set_result, outcome.set_exception)
+        self.until(outcome.done)
+        return outcome.result()
+
+    def coordinator(self) -> int:
+        """Who coordinates the id, once somebody does."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            for machine in self.world.brokers:
+                broker = machine.broker
+                if not isinstance(broker, Broker):
+                    continue
+                try:
+                    shard = broker.context.transactions.shard(NAME)
+                except RaftlogError:
+                    continue
+                if not shard.is_loading and not shard.is_over:
+                    found[:] = [machine.broker_id]
+                    return True
+            return False
+
+        self.until(is_there)
+        return found[0]
+
+    def init(self) -> ProducerIdentity:
+        at = self.coordinator()
+        return self.call(
+            at,
+            lambda done, failed: (
+                self.context(at)
+                .transactions.shard(NAME)
+                .init(
+                    NAME,
+                    done,
+                    failed,
+                    timeout_ms=5_000,
+                    new_id=77,
+                    expected=None,
+                    may_use=lambda _producer_id: True,
+                )
+            ),
+        )
+
+    def parts(self) -> list[TransactionPart]:
+        topic = self.node(1).machine.topics["t"]
+        return [TransactionPart("t", topic.id, n) for n in range(3)]
+
+    def verify(
+        self, broker: int, who: ProducerIdentity, part: TransactionPart, *, add: bool
+    ) -> None:
+        """As the leader of the partition does."""
+        transactions = self.context(broker).transactions
+
+        def ask(done: Callable[[None], None], failed: Callable[[RaftlogError], None]) -> None:
+            transactions.verify(NAME, *who, [part], add=add, done=partial(_either, done, failed))
+
+        self.call(broker, ask)
+
+    def end(self, who: ProducerIdentity, *, commit: bool = True) -> ProducerIdentity:
+        at = self.coordinator()
+        return self.call(
+            at,
+            lambda done, failed: (
+                self.context(at)
+                .transactions.shard(NAME)
+                .end(
+                    NAME,
+                    who,
+                    done,
+                    failed,
+                    is_commit=commit,
+                    version=BUMPING_VERSION,
+                    new_id=78,
+                )
+            ),
+        )
+
+    def status(self) -> str:
+        at = self.coordinator()
+        return self.call(
+            at,
+            lambda done, failed: (
+                self.context(at)
+                .transactions.shard(NAME)
+                .ask(lambda state: state.view(NAME).status, done, failed)
+            ),
+        )
+
+    def host(self, partition: int) -> Partition:
+        self.until(lambda: self.state(self.running(), partition).leader is not None)
+        leader = self.state(self.running(), partition).leader
+        assert leader is not None
+        return self.context(leader).topics.host("t", partition)
+
+    def running(self) -> int:
+        return next(m.broker_id for m in self.world.brokers if m.is_running)
+
+    def ends(self) -> list[int]:
+        return [self.host(n).high_watermark for n in range(3)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Transactions]:
+    with World(1, brokers=3) as world:
+        yield Transactions(world)
+
+
+def test_leaders_on_all_brokers_ask_and_are_told_the_end(cluster: Transactions) -> None:
+    who = cluster.init()
+    for part in cluster.parts():
+        cluster.verify(cluster.leader(1, part.partition), who, part, add=True)
+        cluster.verify(cluster.leader(1, part.partition), who, part, add=False)
+    leaders = {cluster.leader(1, n) for n in range(3)}
+    assert len(leaders) > 1, "so some markers go to other brokers"
+    assert cluster.end(who) == (77, 1)
+    cluster.until(lambda: cluster.status() == "complete_commit")
+    assert cluster.ends() == [1, 1, 1]
+
+
+def test_another_coordinator_sends_the_markers_that_are_missing(cluster: Transactions) -> None:
+    who = cluster.init()
+    coordinator = cluster.coordinator()
+    other = next(n for n in (1, 2, 3) if n != coordinator)
+    for part in cluster.parts():
+        cluster.verify(other, who, part, add=True)
+    context = cluster.context(coordinator)
+    context.transactions._markers._ask = _lost  # type: ignore[method-assign]
+    context.transactions.take_marker = lambda _item, done: done(  # type: ignore[method-assign]
+        BrokerUnavailableError("lost")
+    )
+    cluster.end(who, commit=False)
+    assert cluster.status() == "prepare_abort"
+    cluster.world.brokers[coordinator - 1].is_kept_down = True
+    cluster.world.brokers[coordinator - 1].kill()
+    cluster.until(lambda: cluster.status() == "complete_abort")
+    assert cluster.ends() == [1, 1, 1]
+    assert cluster.init() == (77, 2)
+
+
+async def _lost(_broker: int, items: list[Any]) -> list[RaftlogError | None]:
+    return [BrokerUnavailableError("lost")] * len(items)
+
+
+def test_a_transaction_that_takes_too_long_ends_on_its_own(cluster: Transactions) -> None:
+    who = cluster.init()
+    part = cluster.parts()[0]
+    cluster.verify(cluster.leader(1, 0), who, part, add=True)
+    cluster.world.run_for(4.0)
+    assert cluster.status() == "ongoing"
+    cluster.world.run_for(2.0)
+    assert cluster.status() == "complete_abort"
+    assert cluster.host(0).high_watermark == 1
+
+
+def test_a_deleted_topic_holds_up_no_transaction(cluster: Transactions) -> None:
+    who = cluster.init()
+    for part in cluster.parts():
+        cluster.verify(cluster.leader(1, part.partition), who, part, add=True)
+    cluster.admin(lambda admin: admin.delete_topics(["t"]))
+    cluster.until(lambda: "t" not in cluster.node(cluster.coordinator()).machine.topics)
+    cluster.end(who)
+    cluster.until(lambda: cluster.status() == "complete_commit")
+
+
+def test_a_partition_without_a_leader_gets_its_marker_later(cluster: Transactions) -> None:
+    who = cluster.init()
+    coordinator = cluster.coordinator()
+    part = next(p for p in cluster.parts() if cluster.leader(1, p.partition) != coordinator)
+    cluster.verify(coordinator, who, part, add=True)
+    leader = cluster.leader(1, part.partition)
+    cluster.world.brokers[leader - 1].is_kept_down = True
+    cluster.world.brokers[leader - 1].kill()
+    cluster.end(who)
+    cluster.until(lambda: cluster.status() == "complete_commit")
+    assert cluster.host(part.partition).high_watermark == 1
+
+
+# -- markers that arrive again ---------------------------------------------------------------------
+
+
+class PaperHost:
+    """A partition that this broker leads."""
+
+    topic_id = "id"
+
+    def __init__(self) -> None:
+        self.leader_epoch = 3
+
+    topic_partition = type("At", (), {"partition": 0})
+
+
+def test_a_marker_that_arrives_again_ends_no_later_transaction_of_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MARKERS_NOTED_MAX", 2)
+    marked, host = MarkedTransactions(), PaperHost()
+    marker = Marker(77, 0, is_commit=True, coordinator_epoch=1, is_bumped=False)
+    assert not marked.has(host, marker, 1)  # type: ignore[arg-type]
+    marked.note(host, marker, 1)  # type: ignore[arg-type]
+    assert marked.has(host, marker, 1)  # type: ignore[arg-type]
+    assert not marked.has(host, marker, 2), "the next transaction"  # type: ignore[arg-type]
+    bumped = marker._replace(is_bumped=True)
+    assert not marked.has(host, bumped, 1), "its epoch tells it apart"  # type: ignore[arg-type]
+    host.leader_epoch = 4
+    assert not marked.has(host, marker, 1), "the log may lack it"  # type: ignore[arg-type]
+    for producer_id in (78, 79):
+        marked.note(host, marker._replace(producer_id=producer_id), 1)  # type: ignore[arg-type]
+    assert len(marked._numbers) == 2
+
+
+# -- to brokers ------------------------------------------------------------------------------------
+
+
+def test_items_for_a_broker_are_sent_together_and_few_requests_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_ITEMS_PER_REQUEST_MAX", 2)
+    monkeypatch.setattr(limits, "TRANSACTION_ITEMS_QUEUED_MAX", 12)
+    sent: list[list[int]] = []
+    told: list[tuple[int, RaftlogError | None]] = []
+
+    async def run() -> None:
+        gate, all_told = asyncio.Event(), asyncio.Event()
+
+        def done(item: int, error: RaftlogError | None) -> None:
+            told.append((item, error))
+            if len(told) == 13:
+                all_told.set()
+
+        async def ask(_broker: int, items: list[int]) -> list[RaftlogError | None]:
+            sent.append(items)
+            await gate.wait()
+            if 5 in items:
+                raise BrokerUnavailableError("gone")
+            return [None] * len(items)
+
+        to: ToBrokers[int] = ToBrokers(asyncio.get_running_loop(), ask)
+        for item in range(13):
+            to.add(1, item, partial(done, item))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sent == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        gate.set()
+        async with asyncio.timeout(20):
+            await all_told.wait()
+        await to.stop()
+
+    asyncio.run(run())
+    assert isinstance(dict(told)[12], ThrottledError)
+    assert {item for item, error in told if error is not None} == {4, 5, 12}
