@@ -498,8 +498,10 @@ class Partition:
         self.when_committed(appended.last_offset + 1, done)
 
     def _end_verification(self, marker: Marker) -> None:
+        # A bumped epoch is that of the producer's next transaction, which waits for this marker.
+        ended = marker.producer_epoch - marker.is_bumped
         verification = self.verifications.get(marker.producer_id)
-        if verification is not None and verification.producer_epoch <= marker.producer_epoch:
+        if verification is not None and verification.producer_epoch <= ended:
             verification.end(
                 InvalidTransactionStateError(
                     f"{self.topic_partition}: the transaction of producer {marker.producer_id} "

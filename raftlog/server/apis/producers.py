@@ -249,14 +249,16 @@ def list_producers(
     *,
     skip: int,
     limit: int,
+    any_replica: bool = False,
 ) -> Listed:
-    """Return ``limit`` producers after the first ``skip``.
+    """Return ``limit`` producers after the first ``skip``, as the leader knows them, or with
+    ``any_replica`` as this replica does.
 
     Raises the errors of ``TopicTable.host``, ``NotLeaderError``, and errors of the leader epoch (-1
     if the client knows none).
     """
     host = context.topics.host(topic, partition)
     host.check_epoch(leader_epoch)
-    host.check_leading()
+    host.check_readable(replica_ok=any_replica)
     known = host.log.producers
     return Listed(len(known), host.high_watermark, known.active(skip, limit))

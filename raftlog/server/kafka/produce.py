@@ -444,7 +444,13 @@ def handle_describe_producers(
         for number in topic.partition_indexes:
             try:
                 listed = list_producers(
-                    context, topic.name, unsigned(number), -1, skip=0, limit=left
+                    context,
+                    topic.name,
+                    unsigned(number),
+                    -1,
+                    skip=0,
+                    limit=left,
+                    any_replica=True,  # `kafka-transactions find-hanging --broker-id` asks each
                 ).producers
             except RaftlogError as error:
                 partitions.append(_failed(number, error))

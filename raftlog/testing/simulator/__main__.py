@@ -18,7 +18,11 @@ from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, entries
 from raftlog.testing.simulator.world import Result
 
 VIOLATIONS_SHOWN_MAX: Final = 20
-WORLDS: Final = ("recovery", "mirror", "transactions")  # with other clients than those of ``scenario``
+WORLDS: Final = (
+    "recovery",
+    "mirror",
+    "transactions",
+)  # with other clients than those of ``scenario``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -334,8 +334,9 @@ class _Tale(Tale):
 
     def _isolate(self) -> None:
         """Cut one client off from one broker."""
-        client, broker = self._random.choice(self._clients), self._random.choice(
-            self._world.brokers
+        client, broker = (
+            self._random.choice(self._clients),
+            self._random.choice(self._world.brokers),
         )
         self._world.network.cut(client.name, broker.name)
 

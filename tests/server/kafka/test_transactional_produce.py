@@ -87,8 +87,8 @@ class Leader:
             self.answer()
         assert self.outcome().error_code == 0
 
-    def end(self, *, commit: bool, epoch: int = 0) -> None:
-        marker = Marker(9, epoch, commit, 0, is_bumped=False)
+    def end(self, *, commit: bool, epoch: int = 0, is_bumped: bool = False) -> None:
+        marker = Marker(9, epoch, commit, 0, is_bumped)
         self.broker.call(lambda: self.host.append_marker(marker, lambda _error: None))
         host = self.host
         self.broker.wait_until(lambda: host.high_watermark == host.log.log_end_offset)
@@ -167,6 +167,16 @@ def test_a_marker_refuses_the_batches_that_are_not_verified_yet(leader: Leader) 
     assert leader.outcome().error_code == errors.INVALID_TXN_STATE
     leader.answer()  # comes too late
     assert leader.host.log.log_end_offset == 0
+
+
+def test_the_next_transaction_waits_for_the_marker_of_the_last(leader: Leader) -> None:
+    """Its client sends as soon as the decision is written, with the epoch of the marker."""
+    leader.write(b"a")
+    leader.send(b"b", epoch=1, version=12)
+    leader.answer(ConcurrentTransactionsError("being completed"))
+    leader.end(commit=True, epoch=1, is_bumped=True)
+    leader.answer()
+    assert leader.outcome(12).base_offset == 2
 
 
 def test_a_new_epoch_refuses_the_batches_of_the_old_one_that_wait(leader: Leader) -> None:
