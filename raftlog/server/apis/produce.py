@@ -408,8 +408,8 @@ def append_in_transaction(
     if verification is not None:
         verification.add(go_on)
         return
-    # The last transaction of the producer may be open here: its marker can still be on the way. Then
-    # the coordinator says that it is being completed.
+    # The last transaction of the producer may be open here: its marker can still be on its way. The
+    # coordinator then says that it is being completed.
     verification = Verification(host, header)
     verification.add(go_on)
     _verify(context, host, verification, transactional_id, adds=adds, tries_left=VERIFY_TRIES_MAX)

@@ -182,7 +182,7 @@ class _Tale(Tale):
                 if random.random() < STALLS:
                     await asyncio.sleep(2 * TIMEOUT_MS / 1_000)
                 if aborts:
-                    raise _Aborting
+                    raise _AbortingError
                 made.ending_s = self._world.time.now
 
         return await self._outcome(producer, made, block)
@@ -198,7 +198,7 @@ class _Tale(Tale):
         """
         try:
             await block()  # type: ignore[misc] # a coroutine
-        except _Aborting:
+        except _AbortingError:
             made.outcome = "aborted"
         except TransactionAbortedError:
             made.outcome = "aborted"
@@ -284,7 +284,7 @@ class _Tale(Tale):
                 await txn.send(where.topic, output, partition=where.partition)
             await txn.commit_offsets(consumer)
             if machine.random.random() < ABORTS / 2:
-                raise _Aborting
+                raise _AbortingError
             made.ending_s = self._world.time.now
 
     async def _read(self, machine: ClientMachine) -> None:
@@ -414,7 +414,7 @@ class _Tale(Tale):
                 committed[where] = found.offset
 
 
-class _Aborting(Exception):
+class _AbortingError(Exception):
     """The application aborts its transaction."""
 
 
