@@ -114,11 +114,14 @@ class _Open(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The last marker of a producer. ``number``: of the shard's markers."""
+    """The last marker of a producer. ``number``: of the shard's markers. ``is_bumped``: as in
+    ``Marker``.
+    """
 
     producer_epoch: int
     coordinator_epoch: LeaderEpoch
     number: int
+    is_bumped: bool
 
 
 class GroupShard:
@@ -634,7 +637,9 @@ class GroupShard:
             )
         self._markers_seen += 1
         epoch = max(marker.producer_epoch, 0 if last is None else last.producer_epoch)
-        self._ended[producer_id] = _Ended(epoch, marker.coordinator_epoch, self._markers_seen)
+        self._ended[producer_id] = _Ended(
+            epoch, marker.coordinator_epoch, self._markers_seen, marker.is_bumped
+        )
         if len(self._ended) > limits.TRANSACTION_MARKERS_KEPT_MAX:
             oldest = next(iter(self._ended))
             self._markers_forgotten = self._ended.pop(oldest).number
@@ -669,7 +674,11 @@ class GroupShard:
             )
         ended = self._ended.get(guard.producer_id)
         last = self._markers_forgotten if ended is None else ended.number
-        if last > guard.markers_seen:
+        # A bumped epoch may be that of the next transaction, which waited for this marker.
+        is_before = (
+            ended is not None and ended.is_bumped and ended.producer_epoch == guard.producer_epoch
+        )
+        if last > guard.markers_seen and not is_before:
             raise TransactionAbortedError(
                 f"the transaction of producer id {guard.producer_id} ended before its offsets were "
                 "written. Run its block again"

@@ -197,6 +197,14 @@ def test_a_guard_ends_with_a_marker_of_the_producer() -> None:
     assert scene.pending() == {}
 
 
+def test_a_guard_of_the_next_transaction_outlives_the_bumped_marker_of_the_last_one() -> None:
+    """Which its coordinator waits for. Else the next transaction would be aborted for nothing."""
+    scene = TransactionScene()
+    guard = scene.guard(epoch=6)
+    scene.end(epoch=6, bumped=True)
+    assert scene.pend(0, epoch=6, guard=guard) == [None]
+
+
 def test_a_guard_ends_with_the_state_that_has_given_it() -> None:
     scene = TransactionScene()
     guard = scene.guard()

@@ -321,7 +321,7 @@ def _check_producible(header: BatchHeader, at_offset: Offset) -> None:
 
 
 VERIFY_PAUSE_SECONDS: Final = 0.01  # before another try while the last transaction is completed
-VERIFY_TRIES_MAX: Final = 100
+VERIFY_TRIES_MAX: Final = 10  # each waits for the coordinator's ``BUSY_SECONDS``
 
 
 class Verification:

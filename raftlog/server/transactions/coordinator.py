@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
+    ConcurrentTransactionsError,
     InvalidProducerMappingError,
     LeaderNotAvailableError,
     RaftlogError,
@@ -41,6 +42,7 @@ from raftlog.server.log_shard import LedShards
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.server.transactions.shard import (
+    BUSY_SECONDS,
     ActiveTransactions,
     MarkedPart,
     Place,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+VERIFY_PAUSE_SECONDS: Final = 0.005  # before a question is asked again
 VERIFY_SECONDS: Final = 5.0  # for the answer of a coordinator on another broker
 MARKERS_SECONDS: Final = 5.0  # for the answer of a leader on another broker
 # Seconds in which a leader answers, so that one partition that cannot commit holds up no others.
@@ -178,8 +181,9 @@ class TransactionCoordinator:
         """Call ``done`` once it is durable that the partitions are in the open transaction of the
         producer, or with the reason why they are not.
 
-        ``add``: adds those that are missing. The reasons are those of ``TransactionShard.check``
-        and ``add``, and retriable ones if the coordinator cannot be asked.
+        ``add``: adds those that are missing; waits for the end of the last transaction, for
+        ``BUSY_SECONDS`` at most. The reasons are those of ``TransactionShard.check`` and ``add``,
+        and retriable ones if the coordinator cannot be asked.
         """
         query = TransactionQuery(
             transactional_id=transactional_id,
@@ -191,15 +195,28 @@ class TransactionCoordinator:
             adds=add,
             topics_version=self.topics_version,
         )
-        try:
-            leader = self._leader_of(transactional_id)
-        except RaftlogError as error:
-            done(error)
-            return
-        if leader == self._context.broker_id:
-            self.answer(query, done)
-        else:
-            self._questions.add(leader, query, done)
+        loop = self._context.loop
+        until = loop.time() + BUSY_SECONDS
+
+        def attempt() -> None:
+            try:
+                leader = self._leader_of(transactional_id)
+            except RaftlogError as error:
+                done(error)
+                return
+            if leader == self._context.broker_id:
+                self.answer(query, answered)
+            else:
+                self._questions.add(leader, query, answered)
+
+        def answered(error: RaftlogError | None) -> None:
+            # The coordinator does not wait: one busy transaction would hold up other questions.
+            if isinstance(error, ConcurrentTransactionsError) and loop.time() < until:
+                loop.call_later(VERIFY_PAUSE_SECONDS, attempt)
+            else:
+                done(error)
+
+        attempt()
 
     def _leader_of(self, name: str) -> int:
         check_transactional_id(name)

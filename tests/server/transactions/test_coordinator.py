@@ -182,6 +182,18 @@ def test_leaders_on_all_brokers_ask_and_are_told_the_end(cluster: Transactions) 
     assert cluster.ends() == [1, 1, 1]
 
 
+def test_a_leader_that_asks_too_early_waits_for_the_last_transaction(
+    cluster: Transactions,
+) -> None:
+    """On every broker: the next batch comes as soon as its client knows the decision."""
+    who = cluster.init()
+    part = cluster.parts()[0]
+    for broker in (1, 2, 3):
+        cluster.verify(broker, who, part, add=True)
+        who = cluster.end(who)
+    assert who == (77, 3)
+
+
 def test_another_coordinator_sends_the_markers_that_are_missing(cluster: Transactions) -> None:
     who = cluster.init()
     coordinator = cluster.coordinator()
