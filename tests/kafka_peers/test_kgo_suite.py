@@ -18,7 +18,6 @@ TIMEOUT_S = 900
 TESTS_MIN = 350
 CANNOT_PASS: dict[str, str] = {}
 NOT_RUN = {
-    "TestTxnEtl": "transactions are not available; the test waits for them without a limit",
     "TestShareGroup.*": "share groups are not available",
 }
 SETTINGS = {

@@ -22,14 +22,10 @@ IN_PARALLEL = 8
 SCRIPTS = ("kafka-topics", "kafka-acls")  # that the tests call
 QUICK = "0113"  # takes ten minutes, except in the quick mode of its suite
 CANNOT_PASS = {
-    "0055_producer_latency": "a case has transactions, which are not available",
-    "0061_consumer_lag": "a case has transactions, which are not available",
     "0081_admin": "creates topics with assigned replicas",
     "0109_auto_create_topics": "sets access rules on a broker without authentication",
-    "0137_barrier_batch_consume": "a case has transactions, which are not available",
 }
 NOT_RUN = {  # tests by number: all with this number are skipped
-    "transactions are not available": ("0098", "0103", "0129"),
     "share groups are not available": tuple(f"{number:04}" for number in range(170, 187)),
     "they require a broker with authentication and its certificates": (
         "0097",

@@ -27,12 +27,8 @@ TEST_TIMEOUT_S = 120
 KAFKA_VERSION = "4.2"  # as kafka-python identifies our brokers
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
 CONFLUENT_SETTINGS = {**SETTINGS, "group.min.session.timeout.ms": "6000"}  # a test expects it
-TRANSACTIONS = "transactions are not available"
 API = "is not available: the API {}"
 KAFKA_PYTHON_CANNOT_PASS = {
-    "test_admin_integration.test_alter_partition_reassignments": API.format(
-        "AlterPartitionReassignments"
-    ),
     "test_admin_integration.test_alter_replica_log_dirs": API.format("AlterReplicaLogDirs"),
     "test_admin_integration.test_create_describe_delete_acls": (
         "sets access rules on a broker without authentication"
@@ -41,15 +37,7 @@ KAFKA_PYTHON_CANNOT_PASS = {
     "test_admin_integration.test_describe_configs_broker_resource_returns_configs": (
         "expects advertised.listeners, a setting that brokers do not have"
     ),
-    "test_admin_integration.test_describe_metadata_quorum": API.format("DescribeQuorum"),
-    "test_admin_integration.test_describe_topic_partitions": API.format("DescribeTopicPartitions"),
-    "test_admin_integration.test_describe_topic_partitions_pagination": API.format(
-        "DescribeTopicPartitions"
-    ),
-    "test_admin_integration.test_elect_leaders": API.format("ElectLeaders"),
     "test_admin_integration.test_list_config_resources": API.format("ListConfigResources"),
-    "test_producer_integration.test_transactional_producer_messages": TRANSACTIONS,
-    "test_producer_integration.test_transactional_producer_offsets": TRANSACTIONS,
 }
 KAFKA_PYTHON_MAY_FAIL = dict.fromkeys(
     [
@@ -77,7 +65,6 @@ CONFLUENT_CANNOT_PASS = {
 }
 CONFLUENT_NOT_RUN = {
     "admin/test_describe_operations.py": "starts Kafka's broker",
-    "producer/test_transactions.py": TRANSACTIONS,
     "schema_registry": "runs with a schema registry, below",
     "share_consumer": "share groups are not available",
     "share_consumer_oauth": "share groups are not available",
