@@ -293,7 +293,7 @@ have written and the other way round, with the same offsets and groups.
 - failover: the leader is killed while an idempotent producer writes. No record is lost or repeated.
 - its own tests: the tests of the client's own repository that use a broker, against one broker
   (confluent-kafka: three).
-  Excepted are transactions, share groups, and the tests that `CANNOT_PASS` and `NOT_RUN` in
+  Excepted are share groups, and the tests that `CANNOT_PASS` and `NOT_RUN` in
   `tests/kafka_peers/test_*_suite.py` list with their reasons. An excepted test that passes is a
   failure, too.
 

@@ -76,7 +76,8 @@ def install_kafka() -> None:
 
 
 def install_java() -> None:
-    run("javac", "-cp", f"{JAVA_LIBRARY}/*", "-d", CACHE / "java/peer", HERE / "java/Peer.java")
+    sources = HERE / "java/Peer.java", HERE / "java/WordCount.java"
+    run("javac", "-cp", f"{JAVA_LIBRARY}/*", "-d", CACHE / "java/peer", *sources)
 
 
 def install_go() -> None:
@@ -169,7 +170,11 @@ class Step(NamedTuple):
 
 STEPS: dict[str, Step] = {
     "kafka": Step(install_kafka, ("java/pom.xml",), ("java", "mvn")),
-    "java": Step(install_java, ("java/pom.xml", "java/Peer.java"), ("java", "javac")),
+    "java": Step(
+        install_java,
+        ("java/pom.xml", "java/Peer.java", "java/WordCount.java"),
+        ("java", "javac"),
+    ),
     "go": Step(install_go, ("go/go.mod", "go/go.sum", "go/peer.go"), ("go",)),
     "js": Step(install_js, ("js/package.json",), ("node", "npm")),
     "librdkafka": Step(install_librdkafka, ("librdkafka/package.json",), ("npm", "g++", "make")),
