@@ -18,6 +18,7 @@ from raftlog.client.descriptions import (
     DiskUseDescription,
     EventDescription,
     LogDirDescription,
+    PartitionDescription,
     PartitionOverview,
     TopicDiskUse,
 )
@@ -96,10 +97,13 @@ def partition(partition: TopicPartition, as_json: bool, bootstrap: str) -> None:
     with Admin(bootstrap) as admin:
         described = admin.describe_cluster([partition.topic])
         events = admin.describe_events()
+        (topic,) = admin.describe_topics([partition.topic])
     found = [part for part in described.partitions if part.partition == partition.partition]
     if not found:
         raise UnknownPartitionError(f"{partition} does not exist")
-    _print(explain_partition(described, found[0], events), as_json=as_json)
+    held = [part for part in topic.partitions if part.partition == partition.partition]
+    sentences = explain_partition(described, found[0], events, held[0] if held else None)
+    _print(sentences, as_json=as_json)
 
 
 @explain.command()
@@ -182,10 +186,22 @@ TOPICS_SHOWN_MAX: Final = 5
 
 
 def explain_partition(
-    cluster: ClusterDescription, partition: PartitionOverview, events: Sequence[EventDescription]
+    cluster: ClusterDescription,
+    partition: PartitionOverview,
+    events: Sequence[EventDescription],
+    offsets: PartitionDescription | None = None,
 ) -> list[str]:
-    """Explain why a partition has no leader, rejects writes, or lacks an in-sync replica."""
+    """Explain why a partition has no leader, rejects writes, lacks an in-sync replica, or holds
+    back records of an open transaction.
+    """
     found = _leader(cluster, partition)
+    if offsets is not None and 0 <= offsets.stable_offset < offsets.high_watermark:
+        held_back = offsets.high_watermark - offsets.stable_offset
+        found.append(
+            f"Readers of committed records stop at offset {offsets.stable_offset}, "
+            f"{counted(held_back, 'offset')} before the end: a transaction that began there is "
+            "open. `raftlog txn list` shows whose it is, `raftlog txn abort ID` ends it."
+        )
     in_sync = [broker for broker in partition.isr if broker not in partition.down]
     if partition.is_available and len(in_sync) < partition.min_isr:
         found.append(

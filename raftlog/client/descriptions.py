@@ -19,7 +19,8 @@ class PartitionDescription:
     replica with the highest high watermark. ``damage``: corruption of the stored bytes; empty
     without any. ``tombstones_removed_below``: offset below which compaction may have removed the
     records that mark keys as deleted. ``clean_end_offset``: below it, only the last record of each
-    key is left.
+    key is left. ``stable_offset``: end of what readers of committed records get; -1 from earlier
+    releases.
     """
 
     partition: int
@@ -35,6 +36,7 @@ class PartitionDescription:
     damage: str
     tombstones_removed_below: Offset = 0
     clean_end_offset: Offset = 0
+    stable_offset: Offset = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,6 +525,7 @@ def _partition_description(part: wire.PartitionDescription) -> PartitionDescript
         damage=part.damage,
         tombstones_removed_below=part.tombstones_removed_below,
         clean_end_offset=part.clean_end,
+        stable_offset=part.stable_offset,
     )
 
 

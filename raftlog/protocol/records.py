@@ -494,6 +494,7 @@ class PartitionDescription(Message):
     """Partition details. On a broker without a replica, the fields after ``info`` are unset.
 
     ``tombstones_removed_below``, ``clean_end``: of its log; see ``CompactionState``.
+    ``stable_offset``: end of the records whose transactions have ended.
     """
 
     info: PartitionInfo
@@ -504,6 +505,7 @@ class PartitionDescription(Message):
     damage: str = ""  # description of corrupt data; empty if there is none
     tombstones_removed_below: Counter = 0
     clean_end: Counter = 0
+    stable_offset: WireOffset = -1
 
 
 class TopicDescription(Message):

@@ -19,7 +19,9 @@ from raftlog.client.descriptions import (
     PartitionOverview,
     ReplicaDescription,
     TopicDiskUse,
+    _partition_description,
 )
+from raftlog.protocol import records as wire
 from raftlog.types import TopicPartition
 from raftlog_cli.explain import (
     explain_broker,
@@ -417,3 +419,18 @@ def test_a_failed_disk_of_a_broker_is_named() -> None:
     described = cluster_of(PART)
     found = explain_broker(described, replace(described.brokers[0], disk=disk), [])
     assert "Log directory /d2 has failed." in found
+
+
+@pytest.mark.parametrize(("stable", "is_told"), [(7, True), (10, False), (-1, False)])
+def test_an_open_transaction_holds_readers_back(stable: int, is_told: bool) -> None:
+    offsets = _partition_description(
+        wire.PartitionDescription(
+            info=wire.PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=[1], isr=[1]),
+            high_watermark=10,
+            stable_offset=stable,
+        )
+    )
+    found = explain_partition(cluster_of(), PART, [], offsets)
+    told = [each for each in found if "raftlog txn list" in each]
+    assert bool(told) is is_told
+    assert not told or "stop at offset 7, 3 offsets before the end" in told[0]

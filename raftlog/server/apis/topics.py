@@ -267,6 +267,7 @@ def _describe_partition(info: PartitionInfo, host: Partition | None) -> Partitio
         damage=host.trouble,
         tombstones_removed_below=host.log.tombstones_removed_below,
         clean_end=host.log.clean_end_offset,
+        stable_offset=host.last_stable_offset,
     )
 
 

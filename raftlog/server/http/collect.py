@@ -189,6 +189,8 @@ def _put_partitions(values: Values, survey: Survey) -> None:
         values.put("raftlog_log_bytes", sizes.size_bytes, topic)
         values.put("raftlog_log_segments", sizes.segments, topic)
         values.put("raftlog_log_appended_bytes_total", sizes.appended_bytes, topic)
+        values.put("raftlog_open_transactions", sizes.open_transactions, topic)
+        values.put("raftlog_stable_lag_offsets", sizes.stable_lag, topic)
     for follower, lag in sorted(survey.followers.items()):
         values.put("raftlog_replica_lag_offsets", lag.offsets, str(follower))
         values.put("raftlog_replica_lag_seconds", lag.seconds, str(follower))
@@ -408,6 +410,12 @@ METRICS: Final = (
     # storage
     Metric("raftlog_log_bytes", "gauge", "Size of the replicas on this broker.", ("topic",)),
     Metric("raftlog_log_segments", "gauge", "Segment files on this broker.", ("topic",)),
+    Metric("raftlog_open_transactions", "gauge",
+           "Transactions that are open in partitions with a replica here.", ("topic",)),
+    Metric("raftlog_stable_lag_offsets", "gauge",
+           "Committed offsets that readers of committed transactions do not get yet, because a "
+           "transaction is open. Alert when it does not fall: see `raftlog txn list`.",
+           ("topic",)),
     Metric("raftlog_log_appended_bytes_total", "counter",
            "Bytes appended to the replicas on this broker, as leader or follower.", ("topic",)),
     Metric("raftlog_journal_bytes", "gauge", "Size of the consensus journal."),
@@ -572,6 +580,8 @@ class TopicSizes:
     size_bytes: int = 0
     segments: int = 0
     appended_bytes: int = 0
+    open_transactions: int = 0
+    stable_lag: int = 0
 
 
 @dataclass(slots=True)
@@ -646,6 +656,8 @@ class Survey:
             sizes.size_bytes += log.size_bytes
             sizes.segments += log.segment_count
             sizes.appended_bytes += host.appended_bytes
+            sizes.open_transactions += len(host.log.producers.transactions)
+            sizes.stable_lag += host.high_watermark - host.last_stable_offset
         if leadership is None:
             self.following += 1
             return
