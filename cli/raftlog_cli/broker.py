@@ -13,11 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from raftlog import limits
 from raftlog.config import (
     Address,
     BrokerConfig,
@@ -27,15 +29,28 @@ from raftlog.config import (
     read_toml,
 )
 from raftlog.disk import OsDisk
-from raftlog.errors import InvalidConfigError
+from raftlog.errors import BrokerUnavailableError, InvalidConfigError
 from raftlog.server.broker import read_secret
 from raftlog.server.main import run
 from raftlog.storage.state_files import stored_identity
 from raftlog_cli import options, output
 from raftlog_cli.main import Failed, describe_os_error
+from raftlog_cli.workers import PAUSE_S_MIN, Supervisor, configs_of, cores
 
 if TYPE_CHECKING:
     from raftlog_cli.console.app import Console
+
+
+class _Workers(click.IntRange):
+    """A number of workers, or ``auto``."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        return cores() if value == "auto" else super().convert(value, param, context)
+
+
+WORKERS: Final = _Workers(1, limits.WORKERS_PER_HOST_MAX)
 
 
 @click.command()
@@ -90,6 +105,14 @@ if TYPE_CHECKING:
     help="Any other setting; may be repeated.",
 )
 @click.option(
+    "--workers",
+    type=WORKERS,
+    default=1,
+    show_default=True,
+    metavar="N|auto",
+    help="Brokers on this host, each of which uses a core: on the next ports. auto: one per core.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Allow a listener beyond this machine without TLS and authentication.",
@@ -112,10 +135,11 @@ def broker(
     join: str | None,
     rack: str | None,
     settings: dict[str, str],
+    workers: int,
     insecure: bool,
     stop_with_stdin: bool,
 ) -> None:
-    """Run one broker.
+    """Run one broker, or with --workers several that share this host.
 
     The broker logs to stderr: "ready" with its address when it can serve requests. SIGTERM or
     Ctrl-C stops it after the requests in flight are completed. Without --voters and --join it is a
@@ -129,6 +153,7 @@ def broker(
           --voters 1@10.0.0.1:9100,2@10.0.0.2:9100,3@10.0.0.3:9100
       raftlog broker --join 10.0.0.1:9100,10.0.0.2:9100 --listen 10.0.0.4:9100 --data-dir data \\
           --cluster-secret-file secret
+      raftlog broker --workers auto --config raftlog.toml
     """
     given = {
         "id": broker_id,
@@ -145,11 +170,33 @@ def broker(
         overrides["insecure.allowed"] = "true"
     document = options.read_text(config_path) if config_path else ""
     config = BrokerConfig.from_toml(document, overrides)
-    if "id" not in {**read_toml(document), **overrides}:
+    names_itself = "id" in {**read_toml(document), **overrides}
+    if workers > 1:
+        _run_workers(context, config, workers, names_itself=names_itself)
+    if not names_itself:
         config = with_id(config)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     context.exit(run(config, _make_api))
+
+
+def _run_workers(
+    context: click.Context, config: BrokerConfig, count: int, *, names_itself: bool
+) -> NoReturn:
+    first, *others = configs_of(config, count)
+    starts = [partial(_run_worker, each, names_itself=False) for each in others]
+    starts.insert(0, partial(_run_worker, first, names_itself=names_itself))
+    context.exit(Supervisor(starts, say=partial(click.echo, err=True)).run())
+
+
+def _run_worker(config: BrokerConfig, *, names_itself: bool) -> int:
+    """Run a worker. One that joins waits for the cluster, which gives it an ID."""
+    while not names_itself:
+        try:
+            config, names_itself = with_id(config), True
+        except BrokerUnavailableError:
+            time.sleep(PAUSE_S_MIN)
+    return run(config, _make_api)
 
 
 def _make_api(address: Address, config: BrokerConfig) -> Console:

@@ -20,6 +20,7 @@ KAFKA_VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version
 TIMEOUT_S = 900
 IN_PARALLEL = 8
 SCRIPTS = ("kafka-topics", "kafka-acls")  # that the tests call
+THREE_BROKERS = "0103"  # of transactions: creates topics of three replicas
 QUICK = "0113"  # takes ten minutes, except in the quick mode of its suite
 CANNOT_PASS = {
     "0081_admin": "creates topics with assigned replicas",
@@ -56,11 +57,16 @@ def write_kafka(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "is_quick", "count", "passed_min"),
-    [("default", False, 1, 74), ("default", True, 1, 1), ("noautocreate", False, 3, 4)],
+    ("scenario", "is_quick", "count", "passed_min", "only"),
+    [
+        ("default", False, 1, 74, ""),
+        ("default", True, 1, 1, ""),
+        ("noautocreate", False, 3, 4, ""),
+        ("default", False, 3, 1, THREE_BROKERS),
+    ],
 )
 def test_the_tests_of_librdkafka(
-    tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int
+    tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int, only: str
 ) -> None:
     report, conf = tmp_path / "report.json", tmp_path / "test.conf"
     settings = {**SETTINGS, "auto.create.topics.enable": str(scenario == "default").lower()}
@@ -68,6 +74,8 @@ def test_the_tests_of_librdkafka(
     words = ["-Q", QUICK] if is_quick else []
     if not is_quick:
         skipped.append(QUICK)
+    if not only:
+        skipped.append(THREE_BROKERS)
     with cluster(count, directory=tmp_path, settings=settings) as brokers:
         conf.write_text(f"bootstrap.servers={brokers.bootstrap}\ntest.topic.random=true\n")
         output = run_suite(
@@ -79,6 +87,7 @@ def test_the_tests_of_librdkafka(
                 "TEST_REPORT": str(report),
                 "TEST_KAFKA_VERSION": KAFKA_VERSION,
                 "TESTS_SKIP": ",".join(skipped),
+                **({"TESTS": only} if only else {}),
                 "KAFKA_PATH": str(write_kafka(tmp_path / "kafka")),
                 "BROKERS": brokers.bootstrap,
             },
