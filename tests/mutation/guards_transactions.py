@@ -4,11 +4,148 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, value
+from tests.mutation.change import drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _LOG: Final = "tests/storage/test_transactions.py"
 _LEADER: Final = "tests/server/kafka/test_transactional_produce.py"
+
+_SHARD: Final = "tests/transactions/test_shard.py"
+_EXPLORE: Final = "tests/transactions/test_exploration.py"
+_ACTIVE: Final = "tests/server/transactions/test_shard.py"
+_CLUSTER: Final = "tests/server/transactions/test_coordinator.py"
+_WIRE: Final = "tests/server/kafka/test_transactions.py"
+_PENDING: Final = "tests/consumer_groups/test_pending.py"
+
+COORDINATING: Final = [
+    Guard(
+        name="who asks too early waits before its epoch is checked",
+        why="a client that has just ended a transaction is fenced (KAFKA-18464)",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard._of",
+        change=never("if is_ending"),
+        tests=(f"{_SHARD}::test_who_asks_too_early_waits_and_is_not_fenced",),
+    ),
+    Guard(
+        name="an older epoch begins no transaction",
+        why="a replaced instance writes on",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard._of",
+        change=never("if _fenced"),
+        tests=(f"{_SHARD}::test_who_has_another_identity_changes_nothing",),
+    ),
+    Guard(
+        name="an older epoch ends no transaction",
+        why="a replaced instance commits half of the transaction of its successor",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.end",
+        change=never("if _fenced"),
+        tests=(f"{_SHARD}::test_who_has_another_identity_changes_nothing",),
+    ),
+    Guard(
+        name="confirmations count for their transaction",
+        why="a late one completes the next transaction, which no marker ends",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.marked",
+        change=drop("compare number"),
+        tests=(f"{_SHARD}::test_a_late_confirmation_of_an_earlier_transaction_counts_for_none",),
+    ),
+    Guard(
+        name="a client goes on from the epoch that no other instance has",
+        why="two instances have the same epoch",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.init",
+        change=never("if _is_repeated"),
+        tests=(
+            f"{_SHARD}::test_a_client_goes_on_from_its_epoch_unless_another_instance_has_begun",
+        ),
+    ),
+    Guard(
+        name="an open transaction forgets how its epoch was asked for",
+        why="a repeated request shares the epoch of an open transaction",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.add",
+        change=drop("assign NO_EPOCH"),
+        tests=(f"{_SHARD}::test_a_client_that_went_on_cannot_be_answered_its_epoch_twice",),
+    ),
+    Guard(
+        name="the last epoch is followed by another producer id",
+        why="epochs overflow, and nothing fences the producer",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard._decide",
+        change=never("if _settings"),
+        tests=(f"{_SHARD}::test_an_end_after_the_last_epoch_gives_another_producer_id",),
+    ),
+    Guard(
+        name="a time limit goes on at another coordinator",
+        why="a transaction whose client is gone stays open",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.start",
+        change=drop("assign deadline"),
+        tests=(f"{_SHARD}::test_the_time_limit_goes_on_at_another_coordinator",),
+    ),
+    Guard(
+        name="ids in use do not expire",
+        why="the partitions of a transaction never get its marker",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard._is_expired",
+        change=value("if is_ending", "expiry_ms is None"),
+        tests=(f"{_SHARD}::test_an_unused_id_expires_and_one_in_use_does_not",),
+    ),
+    Guard(
+        name="markers are sent once the decision is committed",
+        why="a coordinator that is replaced commits what its successor aborts",
+        module="raftlog/server/transactions/shard.py",
+        function="ActiveTransactions._act",
+        change=replace("call when_committed", "decided(None)"),
+        tests=(f"{_ACTIVE}::test_a_decision_is_told_and_carried_out_once_it_is_committed",),
+    ),
+    Guard(
+        name="a partition is verified by a confirmed leader",
+        why="a former coordinator confirms what its successor has ended: the transaction hangs",
+        module="raftlog/server/transactions/shard.py",
+        function="ActiveTransactions.verify",
+        change=replace("call ask", "done(None)"),
+        tests=(f"{_ACTIVE}::test_a_partition_is_verified_by_a_coordinator_that_still_leads",),
+    ),
+    Guard(
+        name="answers to markers are of the state that has sent them",
+        why="a transaction is complete whose marker was lost with a failed append",
+        module="raftlog/server/transactions/shard.py",
+        function="ActiveTransactions._marked",
+        change=drop("compare _state"),
+        tests=(f"{_ACTIVE}::test_markers_that_are_missing_are_sent_after_a_reload",),
+    ),
+    Guard(
+        name="a marker that arrives again ends no later transaction",
+        why="it commits a transaction of the same epoch that is still open",
+        module="raftlog/server/transactions/coordinator.py",
+        function="MarkedTransactions.has",
+        change=value("return is_bumped", "False"),
+        tests=(
+            f"{_CLUSTER}::test_a_marker_that_arrives_again_ends_no_later_transaction_of_its_epoch",
+        ),
+    ),
+    Guard(
+        name="a topic that a broker has not received yet is not deleted",
+        why="a partition of a committed transaction gets no marker",
+        module="raftlog/server/transactions/coordinator.py",
+        function="TransactionCoordinator._find",
+        change=drop("compare machine"),
+        tests=(f"{_CLUSTER}::test_a_topic_that_is_not_known_yet_is_not_gone",),
+    ),
+    Guard(
+        name="a guard of pending offsets outlives the marker before it",
+        why="the next transaction is aborted for nothing",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard._check_guard",
+        change=value("if markers_seen", "last > guard.markers_seen"),
+        tests=(
+            f"{_PENDING}"
+            "::test_a_guard_of_the_next_transaction_outlives_the_bumped_marker_of_the_last_one",
+        ),
+    ),
+]
 
 GUARDS: Final = [
     Guard(
@@ -123,4 +260,5 @@ GUARDS: Final = [
         change=drop("call add"),
         tests=("tests/client/test_fetcher.py::test_markers_and_aborted_batches_have_no_records",),
     ),
+    *COORDINATING,
 ]

@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 import pytest
 
 from raftlog import limits
-from raftlog.errors import BrokerUnavailableError, RaftlogError, ThrottledError
+from raftlog.errors import (
+    BrokerUnavailableError,
+    LeaderNotAvailableError,
+    RaftlogError,
+    ThrottledError,
+)
 from raftlog.server.broker import Broker
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
@@ -237,6 +242,15 @@ def test_a_deleted_topic_holds_up_no_transaction(cluster: Transactions) -> None:
     cluster.until(lambda: "t" not in cluster.node(cluster.coordinator()).machine.topics)
     cluster.end(who)
     cluster.until(lambda: cluster.status() == "complete_commit")
+
+
+def test_a_topic_that_is_not_known_yet_is_not_gone(cluster: Transactions) -> None:
+    """A coordinator may have older metadata than the leader that has added a partition."""
+    find = cluster.context(1).transactions._find
+    version = cluster.context(1).transactions.topics_version
+    assert find(("no-topic", 0), version) is None
+    with pytest.raises(LeaderNotAvailableError):
+        find(("no-topic", 0), version + 1)
 
 
 def test_a_partition_without_a_leader_gets_its_marker_later(cluster: Transactions) -> None:

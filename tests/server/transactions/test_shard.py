@@ -301,6 +301,8 @@ async def test_markers_that_are_missing_are_sent_after_a_reload(s: Scene) -> Non
     assert [marked.part.partition for _, marked, _ in shown.sent] == [0, 1], "all of them"
     old(None)
     shown.answer()
+    await shown.rest()
+    assert shown.status == "prepare_commit"
     shown.answer()
     await shown.rest()
     assert shown.status == "complete_commit"
