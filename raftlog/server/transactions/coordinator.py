@@ -210,7 +210,7 @@ class TransactionCoordinator:
                 self._questions.add(leader, query, answered)
 
         def answered(error: RaftlogError | None) -> None:
-            # The coordinator does not wait: one busy transaction would hold up other questions.
+            # The coordinator waits for a moment only: others may share the request.
             if isinstance(error, ConcurrentTransactionsError) and loop.time() < until:
                 loop.call_later(VERIFY_PAUSE_SECONDS, attempt)
             else:

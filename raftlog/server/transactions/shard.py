@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 # Seconds that a request waits for the completion of the last transaction of its id.
 BUSY_SECONDS: Final = 0.5
+# The same for a question of a leader, which asks again: others may share its request.
+VERIFY_BUSY_SECONDS: Final = 0.05
 PAUSE_SECONDS_MIN: Final = 0.02  # before a marker is sent again
 PAUSE_SECONDS_MAX: Final = 1.0
 TRIES_TOLD: Final = 6  # from which the log of the broker has the reason
@@ -216,7 +218,8 @@ class ActiveTransactions(LogShard[TransactionShard]):
         topics_version: int,
     ) -> None:
         """Call ``done`` once it is durable that the partitions are in the open transaction, or with
-        the reason why they are not. ``adds``: adds those that are missing.
+        the reason why they are not. ``adds``: adds those that are missing; for a short time, waits
+        for the end of the last transaction.
         """
         version = BUMPING_VERSION if adds else FIRST_VERSION
         try:
@@ -226,21 +229,24 @@ class ActiveTransactions(LogShard[TransactionShard]):
                     lambda state: state.check(name, producer, parts, version=version), done, done
                 )
                 return
-            self.change(
-                lambda state, now, now_ms: state.add(
-                    name,
-                    producer,
-                    parts,
-                    version=version,
-                    topics_version=topics_version,
-                    now=now,
-                    now_ms=now_ms,
-                ),
-                done,
-                done,
-            )
         except RaftlogError as error:
             done(error)
+            return
+        self._when_free(
+            name,
+            lambda state, now, now_ms: state.add(
+                name,
+                producer,
+                parts,
+                version=version,
+                topics_version=topics_version,
+                now=now,
+                now_ms=now_ms,
+            ),
+            done,
+            done,
+            until=self._loop.time() + VERIFY_BUSY_SECONDS,
+        )
 
     def _when_free(
         self,
