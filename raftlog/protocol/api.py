@@ -466,6 +466,15 @@ TRANSACTION_MARKERS: Final = Api(
     peer_only=True,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
+TRANSACTION_OWNERS: Final = Api(
+    65,
+    "transaction_owners",
+    peer.TransactionOwnersRequest,
+    peer.TransactionOwnersResponse,
+    idempotent=True,
+    peer_only=True,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
 
 APIS: Final[dict[int, Api]] = {
     api.number: api
@@ -535,6 +544,7 @@ APIS: Final[dict[int, Api]] = {
         SCHEMA_REGISTRY,
         VERIFY_TRANSACTIONS,
         TRANSACTION_MARKERS,
+        TRANSACTION_OWNERS,
     )
 }
 

@@ -307,8 +307,8 @@ class DescribeCopiesResponse(Message):
 
 # -- transactions ----------------------------------------------------------------------------------
 #
-# ``verify_transactions`` and ``transaction_markers``: between the coordinator of a transaction and
-# the leaders of its partitions. Brokers of peer protocol 5 have them.
+# ``verify_transactions``, ``transaction_markers`` and ``transaction_owners``: between coordinators
+# of transactions and the leaders of their partitions. Brokers of peer protocol 5 have them.
 
 
 _Items = Meta(max_length=limits.TRANSACTION_ITEMS_PER_REQUEST_MAX)
@@ -364,6 +364,30 @@ class TransactionItemsResponse(Message):
     """The failure of each item of the request, in its order; None for those without one."""
 
     failures: Annotated[list[Failure | None], _Items]
+
+
+class OpenTransaction(Message):
+    """A partition with an open transaction of a producer."""
+
+    producer_id: _ProducerId
+    topic_id: TopicId
+    partition: PartitionIndex
+
+
+class TransactionOwnersRequest(Message):
+    """Question of a leader to every broker: which of these have a coordinator?"""
+
+    transactions: Annotated[list[OpenTransaction], _Items]
+
+
+class TransactionOwnersResponse(Message):
+    """``shards``: partitions of ``__transaction_state`` that the broker answers for, as their
+    confirmed leader. ``owned``: for each of the request, whether one of them has it in a
+    transaction that has not ended everywhere.
+    """
+
+    shards: Annotated[list[PartitionIndex], Meta(max_length=limits.PARTITIONS_PER_TOPIC_MAX)]
+    owned: Annotated[list[bool], _Items]
 
 
 # -- replica session -------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.SCHEMA_REGISTRY.number: cluster.handle_schema_registry,
     api.VERIFY_TRANSACTIONS.number: peer.handle_verify_transactions,
     api.TRANSACTION_MARKERS.number: peer.handle_transaction_markers,
+    api.TRANSACTION_OWNERS.number: peer.handle_transaction_owners,
 }
 
 # Numbers of the APIs that a connection may use before it has authenticated.

@@ -224,6 +224,11 @@ class ProducerTable:
             producer.epoch, newest.last_sequence, newest.last_offset, producer.first_offset
         )
 
+    def coordinator_epoch(self, producer_id: int) -> LeaderEpoch:
+        """Return the epoch of the coordinator of a producer's last marker; 0 without one."""
+        producer = self._producers.get(producer_id)
+        return 0 if producer is None else max(producer.coordinator_epoch, 0)
+
     def family(self, producer_id: int, bits: int) -> list[int]:
         """Return the other known IDs that differ from ``producer_id`` in the lowest ``bits`` only.
 

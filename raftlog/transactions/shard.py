@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -61,6 +61,7 @@ CHECK_MS_MAX: Final = 600_000  # between two looks at an idle id
 TICK_IDS_MAX: Final = 1_000  # that one tick looks at
 
 Part: TypeAlias = tuple[str, int]  # topic id, partition
+OpenPart: TypeAlias = tuple[int, Part]  # of the transaction of a producer id
 Status: TypeAlias = Literal[
     "empty", "ongoing", "prepare_commit", "prepare_abort", "complete_commit", "complete_abort"
 ]
@@ -461,6 +462,15 @@ class TransactionShard:
             timeout_ms=txn.timeout_ms,
             started_ms=txn.started_ms if txn.parts else -1,
             parts=tuple(sorted(txn.parts)),
+        )
+
+    def opened(self, *, wanted: Set[OpenPart]) -> frozenset[OpenPart]:
+        """Return those of ``wanted`` that are in a transaction which has not ended everywhere."""
+        return frozenset(
+            (txn.producer_id, part)
+            for txn in self._transactions.values()
+            for part in txn.parts
+            if (txn.producer_id, part) in wanted
         )
 
     # -- time --------------------------------------------------------------------------------------

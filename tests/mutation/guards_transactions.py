@@ -135,14 +135,40 @@ COORDINATING: Final = [
         tests=(f"{_CLUSTER}::test_a_topic_that_is_not_known_yet_is_not_gone",),
     ),
     Guard(
+        name="a leader aborts what no coordinator of all has",
+        why="a transaction is aborted whose coordinator did not answer, and commits it",
+        module="raftlog/server/transactions/hanging.py",
+        function="HangingTransactions._owned",
+        change=value("return None", "owned"),
+        tests=(f"{_CLUSTER}::test_a_leader_waits_until_every_coordinator_has_answered",),
+    ),
+    Guard(
+        name="a leader aborts no transaction that a coordinator has",
+        why="half of a committed transaction is aborted",
+        module="raftlog/server/transactions/hanging.py",
+        function="HangingTransactions._resolve",
+        change=value("if _abort", "written is not None and written == before[each]"),
+        tests=(f"{_CLUSTER}::test_a_leader_aborts_what_no_coordinator_knows_and_nothing_else",),
+    ),
+    Guard(
+        name="a leader aborts no transaction with new records",
+        why="they may be of the producer's next transaction, which a coordinator has since",
+        module="raftlog/server/transactions/hanging.py",
+        function="HangingTransactions._resolve",
+        change=drop("compare =="),
+        tests=(f"{_CLUSTER}::test_a_producer_that_has_written_in_between_is_left_alone",),
+    ),
+    Guard(
         name="a guard of pending offsets outlives the marker before it",
         why="the next transaction is aborted for nothing",
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard._check_guard",
         change=value("if markers_seen", "last > guard.markers_seen"),
         tests=(
-            f"{_PENDING}"
-            "::test_a_guard_of_the_next_transaction_outlives_the_bumped_marker_of_the_last_one",
+            (
+                f"{_PENDING}"
+                "::test_a_guard_of_the_next_transaction_outlives_the_bumped_marker_of_the_last_one"
+            ),
         ),
     ),
 ]

@@ -73,7 +73,7 @@ def test_what_is_for_peers_only_is_said() -> None:
     assert for_peers == [
         *("raft", "peer_ping", "replica_fetch", "replica_progress", "partition_states"),
         *("survey", "revive", "describe_copies", "cluster_state", "propose"),
-        *("verify_transactions", "transaction_markers"),
+        *("verify_transactions", "transaction_markers", "transaction_owners"),
     ]
 
 

@@ -34,6 +34,7 @@ from raftlog.protocol.peer import (
     ReplicaProgressRequest,
     TopicIdPartition,
     TransactionMarkersRequest,
+    TransactionOwnersRequest,
     VerifyTransactionsRequest,
     check_envelope,
 )
@@ -498,6 +499,9 @@ MARKER = {
 }
 
 
+OPENED = {**KEY, "producer_id": 7}
+
+
 @pytest.mark.parametrize(
     ("request_type", "name", "item", "field", "value"),
     [
@@ -508,6 +512,7 @@ MARKER = {
         (TransactionMarkersRequest, "markers", MARKER, "coordinator_epoch", -1),
         (TransactionMarkersRequest, "markers", MARKER, "number", -1),
         (TransactionMarkersRequest, "markers", MARKER, "topic_id", ""),
+        (TransactionOwnersRequest, "transactions", OPENED, "producer_id", -1),
     ],
 )
 def test_what_is_said_of_transactions_is_bounded(

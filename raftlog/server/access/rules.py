@@ -481,6 +481,7 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.DESCRIBE_COPIES.number: free,
     api.VERIFY_TRANSACTIONS.number: free,
     api.TRANSACTION_MARKERS.number: free,
+    api.TRANSACTION_OWNERS.number: free,
     api.SURVEY.number: free,
     api.REVIVE.number: free,
     api.DESCRIBE_CLUSTER.number: of_cluster("DESCRIBE"),

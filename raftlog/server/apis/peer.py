@@ -24,6 +24,7 @@ from raftlog.protocol.peer import (
     ReplicaProgressRequest,
     TransactionItemsResponse,
     TransactionMarkersRequest,
+    TransactionOwnersRequest,
     VerifyTransactionsRequest,
     check_envelope,
 )
@@ -143,7 +144,8 @@ def handle_copies(context: BrokerContext, request: Request, reply: Reply) -> Non
 
 # -- transactions ----------------------------------------------------------------------------------
 #
-# ``verify_transactions`` and ``transaction_markers``: see ``raftlog.server.transactions``.
+# ``verify_transactions``, ``transaction_markers``, ``transaction_owners``: see
+# ``raftlog.server.transactions``.
 
 
 def handle_verify_transactions(context: BrokerContext, request: Request, reply: Reply) -> Steps:
@@ -165,6 +167,12 @@ def handle_transaction_markers(context: BrokerContext, request: Request, reply: 
         if index:
             yield None
         context.transactions.take_marker(marker, partial(_resolve, outcomes, index))
+
+
+def handle_transaction_owners(context: BrokerContext, request: Request, reply: Reply) -> None:
+    asked = cast(TransactionOwnersRequest, request.message).transactions
+    parts = [(each.producer_id, (each.topic_id, each.partition)) for each in asked]
+    context.transactions.hanging.answer(parts, reply.send)
 
 
 def _outcomes(reply: Reply, count: int) -> Outcomes[Failure | None]:

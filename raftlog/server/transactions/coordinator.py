@@ -41,6 +41,7 @@ from raftlog.server.groups.coordinator import Lookup, TopicMaker
 from raftlog.server.log_shard import LedShards
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
+from raftlog.server.transactions.hanging import HangingTransactions
 from raftlog.server.transactions.shard import (
     BUSY_SECONDS,
     ActiveTransactions,
@@ -111,6 +112,7 @@ class TransactionCoordinator:
         self._questions = ToBrokers(context.loop, self._ask)
         self._markers = ToBrokers(context.loop, self._send)
         self._marked = MarkedTransactions()
+        self.hanging = HangingTransactions(context, self.shards)
 
     # -- calls of the broker -----------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class TransactionCoordinator:
 
     async def stop(self) -> None:
         """Close, and return once no task of it runs."""
+        await self.hanging.stop()
         await self._shards.stop()
         await self._questions.stop()
         await self._markers.stop()

@@ -18,15 +18,18 @@ from raftlog.errors import (
     RaftlogError,
     ThrottledError,
 )
+from raftlog.protocol.peer import TransactionOwnersResponse
+from raftlog.record import Codec, encode, parse_header, seal
 from raftlog.server.broker import Broker
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.transactions.coordinator import MarkedTransactions, ToBrokers
+from raftlog.server.transactions.hanging import CHECK_SECONDS
 from raftlog.testing.simulator.world import World
 from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
 from raftlog.transactions.values import Marker, TransactionPart
 from raftlog.types import TRANSACTIONS_TOPIC
-from tests.server.cluster.simulated import Cluster
+from tests.server.cluster.simulated import Cluster, on
 
 T = TypeVar("T")
 NAME = "tx"
@@ -92,7 +95,7 @@ class Transactions(Cluster):
         self.until(is_there)
         return found[0]
 
-    def init(self) -> ProducerIdentity:
+    def init(self, *, timeout_ms: int = 5_000) -> ProducerIdentity:
         at = self.coordinator()
         return self.call(
             at,
@@ -103,7 +106,7 @@ class Transactions(Cluster):
                     NAME,
                     done,
                     failed,
-                    timeout_ms=5_000,
+                    timeout_ms=timeout_ms,
                     new_id=77,
                     expected=None,
                     may_use=lambda _producer_id: True,
@@ -339,3 +342,67 @@ def test_items_for_a_broker_are_sent_together_and_few_requests_at_a_time(
     asyncio.run(run())
     assert isinstance(dict(told)[12], ThrottledError)
     assert {item for item, error in told if error is not None} == {4, 5, 12}
+
+
+# -- transactions that no coordinator knows --------------------------------------------------------
+
+
+def write(
+    cluster: Transactions, partition: int, producer_id: int, *, sequence: int = 0
+) -> Partition:
+    """A batch of a transaction, as a leader has it whose coordinator has lost its state."""
+    host = cluster.host(partition)
+    body = encode([b"v"], keys=[b"k"], timestamps_ms=1, codec=Codec.NONE)
+    head = seal(
+        body,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+    batch = head + body.payload
+    host.append(batch, parse_header(batch))
+    return host
+
+
+def test_a_leader_aborts_what_no_coordinator_knows_and_nothing_else(
+    cluster: Transactions,
+) -> None:
+    who = cluster.init(timeout_ms=600_000)
+    cluster.verify(cluster.leader(1, 0), who, cluster.parts()[0], add=True)
+    known, unknown = write(cluster, 0, who.producer_id), write(cluster, 1, 5)
+    for number in (1, 2, 3):
+        cluster.context(number).transactions.hanging._patience = 2.0
+    cluster.until(lambda: not len(unknown.log.producers.transactions))
+    assert unknown.log.producers.transactions.aborted_count == 1
+    cluster.world.run_for(2 * CHECK_SECONDS)
+    assert cluster.status() == "ongoing"
+    assert len(known.log.producers.transactions) == 1
+
+
+def test_a_leader_waits_until_every_coordinator_has_answered(cluster: Transactions) -> None:
+    cluster.init()
+    host = write(cluster, 1, 5)
+    leader = cluster.leader(1, 1)
+    hanging = cluster.context(leader).transactions.hanging
+    owned = on(cluster, leader, hanging._owned([(5, (host.topic_id, 1))]))
+    assert owned == [False]
+    other = next(n for n in (1, 2, 3) if n != leader)
+    cluster.context(other).transactions.hanging.answer = (  # type: ignore[method-assign]
+        lambda _parts, done: done(TransactionOwnersResponse(shards=[], owned=[False]))
+    )
+    assert on(cluster, leader, hanging._owned([(5, (host.topic_id, 1))])) is None
+
+
+def test_a_producer_that_has_written_in_between_is_left_alone(cluster: Transactions) -> None:
+    host = write(cluster, 1, 5)
+    hanging = cluster.context(cluster.leader(1, 1)).transactions.hanging
+    (opened,) = hanging._opened()
+
+    async def owned(_parts: object) -> list[bool]:
+        write(cluster, 1, 5, sequence=1)
+        return [False]
+
+    hanging._owned = owned  # type: ignore[method-assign]
+    on(cluster, cluster.leader(1, 1), hanging._resolve([opened]))
+    assert len(host.log.producers.transactions) == 1

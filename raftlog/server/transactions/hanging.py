@@ -1,0 +1,211 @@
+"""Transactions that no coordinator knows: their leaders abort them, so that none hangs.
+
+Every transaction has a time limit, and its coordinator ends it. But a coordinator may have lost its
+state: after a recovery without a majority, say, or in a cluster that has its topics from a backup
+or a mirror. Then no marker would come, and readers of committed records would wait indefinitely.
+
+A leader that has an open transaction for longer than any time limit asks all brokers for its
+coordinator. If all partitions of ``__transaction_state`` have a confirmed leader, and none has the
+producer with this partition in an open or ending transaction, it appends a marker of its own. That
+is safe: a partition is in the committed state of its transaction before its first batch is stored.
+And if the producer has written in between, perhaps in a new transaction, nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from raftlog import limits
+from raftlog.errors import RaftlogError
+from raftlog.protocol import api as apis
+from raftlog.protocol.peer import (
+    OpenTransaction,
+    TransactionOwnersRequest,
+    TransactionOwnersResponse,
+)
+from raftlog.server.apis.outcomes import Outcomes
+from raftlog.server.partition import Partition
+from raftlog.server.transactions.shard import ActiveTransactions
+from raftlog.transactions.shard import OpenPart, TransactionShard
+from raftlog.transactions.values import Marker
+from raftlog.types import TRANSACTIONS_TOPIC, LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from raftlog.server.context import BrokerContext
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS: Final = 10.0
+GRACE_SECONDS: Final = 30.0  # after the longest time limit
+ASK_SECONDS: Final = 5.0
+
+
+class _Open(NamedTuple):
+    """An open transaction of a partition that this broker leads."""
+
+    host: Partition
+    leader_epoch: LeaderEpoch
+    producer_id: int
+    first_offset: Offset
+
+    @property
+    def part(self) -> OpenPart:
+        at = self.host
+        return self.producer_id, (at.topic_id, at.topic_partition.partition)
+
+
+class HangingTransactions:
+    """Exists as long as the broker, on its event loop."""
+
+    def __init__(
+        self, context: BrokerContext, shards: Callable[[], list[ActiveTransactions]]
+    ) -> None:
+        """``shards``: those of the partitions that this broker leads."""
+        self._context = context
+        self._shards = shards
+        self._patience = context.config.transaction_max_timeout_ms / 1_000 + GRACE_SECONDS
+        self._since: dict[_Open, float] = {}  # when it was seen first
+        self._task: asyncio.Task[None] | None = None
+        self._timer = context.loop.call_later(CHECK_SECONDS, self._check)
+
+    async def stop(self) -> None:
+        """Check no more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _check(self) -> None:
+        loop = self._context.loop
+        self._timer = loop.call_later(CHECK_SECONDS, self._check)
+        now = loop.time()
+        self._since = {each: self._since.get(each, now) for each in self._opened()}
+        overdue = [each for each, since in self._since.items() if now - since >= self._patience]
+        if overdue and (self._task is None or self._task.done()):
+            asked = overdue[: limits.TRANSACTION_ITEMS_PER_REQUEST_MAX]
+            self._task = loop.create_task(self._resolve(asked))
+
+    def _opened(self) -> Iterable[_Open]:
+        for host in self._context.topics.hosts():
+            transactions = host.log.producers.transactions
+            if len(transactions) and host.leadership is not None and host.closed is None:
+                for producer_id, first_offset in transactions.opened():
+                    yield _Open(host, host.leader_epoch, producer_id, first_offset)
+
+    async def _resolve(self, overdue: Sequence[_Open]) -> None:
+        """Abort those that no coordinator knows."""
+        before = {each: each.host.log.producers.last_written(each.producer_id) for each in overdue}
+        try:
+            owned = await self._owned([each.part for each in overdue])
+        except RaftlogError as error:
+            logger.info("coordinators of open transactions are not known: error=%s", error)
+            return
+        if owned is None:
+            return
+        for each, is_owned in zip(overdue, owned, strict=True):
+            written = each.host.log.producers.last_written(each.producer_id)
+            if not is_owned and written is not None and written == before[each]:
+                self._abort(each, written.epoch)
+
+    async def _owned(self, parts: list[OpenPart]) -> list[bool] | None:
+        """Return which of these a coordinator knows; None if one was not asked."""
+        context = self._context
+        context.topics.check_complete()
+        topic = context.topics.get(TRANSACTIONS_TOPIC)
+        missing = set(range(0 if topic is None else len(topic.hosts)))
+        others = [] if context.cluster is None else sorted(context.cluster.machine.brokers)
+        answers = await asyncio.gather(
+            self._ask_here(parts),
+            *(self._ask(broker, parts) for broker in others if broker != context.broker_id),
+            return_exceptions=True,
+        )
+        owned = [False] * len(parts)
+        for answer in answers:
+            if isinstance(answer, TransactionOwnersResponse) and len(answer.owned) == len(parts):
+                missing.difference_update(answer.shards)
+                owned = [a or b for a, b in zip(owned, answer.owned, strict=True)]
+        return None if missing else owned
+
+    async def _ask(self, broker: int, parts: list[OpenPart]) -> TransactionOwnersResponse:
+        asked = [
+            OpenTransaction(producer_id=producer_id, topic_id=topic_id, partition=number)
+            for producer_id, (topic_id, number) in parts
+        ]
+        request = TransactionOwnersRequest(transactions=asked)
+        links = self._context.clustered().links
+        answer = await links.ask(broker, apis.TRANSACTION_OWNERS, request, ASK_SECONDS)
+        return cast(TransactionOwnersResponse, answer)
+
+    async def _ask_here(self, parts: list[OpenPart]) -> TransactionOwnersResponse:
+        answered: asyncio.Future[TransactionOwnersResponse] = self._context.loop.create_future()
+        self.answer(parts, answered.set_result)
+        async with asyncio.timeout(ASK_SECONDS):
+            return await answered
+
+    def answer(
+        self, parts: Sequence[OpenPart], done: Callable[[TransactionOwnersResponse], None]
+    ) -> None:
+        """Call ``done`` with what the shards of this broker know, once it is confirmed that they
+        lead.
+        """
+        wanted = frozenset(parts)
+
+        def complete(found: list[tuple[int, frozenset[OpenPart]] | None]) -> None:
+            known = [each for each in found if each is not None]
+            owned = frozenset[OpenPart]().union(*(opened for _, opened in known))
+            response = TransactionOwnersResponse(
+                shards=[number for number, _ in known], owned=[each in owned for each in parts]
+            )
+            done(response)
+
+        shards = self._shards()
+        outcomes: Outcomes[tuple[int, frozenset[OpenPart]] | None] = Outcomes(len(shards), complete)
+        for index, shard in enumerate(shards):
+            number = shard.host.topic_partition.partition
+
+            def failed(_error: RaftlogError, index: int = index) -> None:
+                outcomes.resolve(index, None)
+
+            def found(
+                opened: frozenset[OpenPart], index: int = index, number: int = number
+            ) -> None:
+                outcomes.resolve(index, (number, opened))
+
+            try:
+                shard.ask(partial(TransactionShard.opened, wanted=wanted), found, failed)
+            except RaftlogError as error:
+                failed(error)
+
+    def _abort(self, each: _Open, epoch: int) -> None:
+        host, transactions = each.host, each.host.log.producers.transactions
+        if (
+            host.closed is not None
+            or host.leader_epoch != each.leader_epoch
+            or transactions.first_offset(each.producer_id) != each.first_offset
+        ):
+            return
+        logger.warning(
+            "transaction aborted, as no coordinator knows it: partition=%s producer_id=%d epoch=%d "
+            "first_offset=%d", host.topic_partition, each.producer_id, epoch, each.first_offset,
+        )  # fmt: skip
+        marker = Marker(
+            each.producer_id,
+            epoch,
+            is_commit=False,
+            coordinator_epoch=host.log.producers.coordinator_epoch(each.producer_id),
+            is_bumped=False,
+        )
+        try:
+            host.append_marker(marker, partial(_noted, each))
+        except RaftlogError as error:
+            _noted(each, error)
+
+
+def _noted(each: _Open, error: RaftlogError | None) -> None:
+    if error is not None:
+        at = each.host.topic_partition
+        logger.warning("transaction not aborted: partition=%s error=%s", at, error)
