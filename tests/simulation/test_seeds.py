@@ -25,7 +25,7 @@ NIGHTLY_S = 300  # of each kind
 
 # Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
 KINDS: list[tuple[Mode, int, bool, int, int]] = [
-    ("safety", 3, False, 4, 12),
+    ("safety", 3, False, 3, 12),
     ("safety", 5, False, 1, 3),
     ("liveness", 3, False, 1, 5),
     ("liveness", 5, False, 0, 2),
@@ -47,7 +47,11 @@ TESTS = [
 
 
 # Worlds of their own kind: mode, seeds per test, tests of `make test`, of `make seeds`.
-WORLDS = [("recovery", 2, 1, 4), ("mirror", 1, 0, 2)]  # some take minutes
+WORLDS = [  # some take minutes
+    ("recovery", 2, 1, 4),
+    ("mirror", 1, 0, 2),
+    ("transactions", 3, 1, 4),
+]
 TESTS_OF_WORLDS = [
     pytest.param(
         *(mode, seeds, number),
