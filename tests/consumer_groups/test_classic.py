@@ -764,7 +764,7 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
 @pytest.mark.parametrize(
     "runs",
     [
-        pytest.param(5_000, marks=pytest.mark.seeds),
+        pytest.param(2_500, marks=pytest.mark.seeds),
         pytest.param(50_000, marks=pytest.mark.nightly),
     ],
 )

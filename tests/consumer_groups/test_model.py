@@ -65,7 +65,7 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
 @pytest.mark.parametrize(
     "runs",
     [
-        pytest.param(3_000, marks=pytest.mark.seeds),
+        pytest.param(1_500, marks=pytest.mark.seeds),
         pytest.param(50_000, marks=pytest.mark.nightly),
     ],
 )

@@ -83,7 +83,7 @@ def test_seeded_runs_break_no_promise(seed: int) -> None:
 @pytest.mark.parametrize(
     "runs",
     [
-        pytest.param(2_500, marks=pytest.mark.seeds),
+        pytest.param(1_250, marks=pytest.mark.seeds),
         pytest.param(100_000, marks=pytest.mark.nightly),
     ],
 )

@@ -26,8 +26,8 @@ NIGHTLY_S = 300  # of each kind
 # Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
 KINDS: list[tuple[Mode, int, bool, int, int]] = [
     ("safety", 3, False, 3, 12),
-    ("safety", 5, False, 1, 3),
-    ("liveness", 3, False, 1, 5),
+    ("safety", 5, False, 0, 4),
+    ("liveness", 3, False, 0, 6),
     ("liveness", 5, False, 0, 2),
     ("safety", 3, True, 1, 4),
     ("safety", 1, True, 1, 1),
