@@ -12,11 +12,11 @@ partition must have no open transaction left, and its replicas the same transact
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
@@ -40,7 +40,7 @@ from raftlog.testing.simulator.world import (
     broker_config,
     start_broker,
 )
-from raftlog.types import NewTopic, Offset, TopicPartition
+from raftlog.types import ConsumerRecord, NewTopic, Offset, TopicPartition
 
 BROKERS: Final = 3
 WRITERS: Final = 3  # the last two share a transactional id
@@ -120,7 +120,7 @@ class _Tale(Tale):
             return
         self._judge()
 
-    def _begin(self, name: str, work: Callable[[ClientMachine], object]) -> None:
+    def _begin(self, name: str, work: Callable[[ClientMachine], Coroutine[Any, Any, None]]) -> None:
         client = self._world.add_client(name, work)
         client.start()
         self._clients.append(client)
@@ -155,7 +155,7 @@ class _Tale(Tale):
             with Enduring(machine):
                 async with self._producer(machine, name) as producer:
                     is_fenced = False
-                    while not self._is_over and not is_fenced:
+                    while not (is_fenced or self._is_over):
                         made = Transaction(f"{machine.name}/{number}")
                         number += 1
                         self._transactions.append(made)
@@ -269,13 +269,13 @@ class _Tale(Tale):
         machine: ClientMachine,
         producer: AsyncProducer,
         consumer: AsyncConsumer[bytes, bytes],
-        records: list[object],
+        records: Sequence[ConsumerRecord[bytes, bytes]],
         made: Transaction,
     ) -> None:
         async with producer.transaction() as txn:
             for record in records:
-                value: bytes = record.value  # type: ignore[attr-defined]
-                source = TopicPartition(record.topic, record.partition)  # type: ignore[attr-defined]
+                value = record.value or b""
+                source = TopicPartition(record.topic, record.partition)
                 where = machine.random.choice(OUTPUTS)
                 made.read.append(Place(source, value))
                 # An input that is copied again, after an abort, has another output.
