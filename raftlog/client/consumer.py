@@ -225,6 +225,18 @@ class ConsumerBase(Generic[K, V]):
             settings.group, membership.member_id, membership.epoch, settings.instance_id
         )
 
+    def processed(
+        self, what: str, offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None
+    ) -> tuple[Member, Reading]:
+        """Return what ``commit`` would commit, for the modules of the client. ``what``: the call,
+        in errors.
+        """
+        return self._grouped(what), self._reading(what, offsets)
+
+    def _reading(self, what: str, offsets: object) -> Reading:
+        """Return what to commit: ``offsets``, or what was processed."""
+        raise NotImplementedError
+
     def _grouped(self, what: str) -> Member:
         if self._member is None:
             raise InvalidRequestError(
@@ -854,6 +866,7 @@ class ConsumerCore:
                         int=int(host.chance() * (1 << 53)) << 75 | int(host.chance() * (1 << 53))
                     )
                 ),
+                is_stable=settings.isolation == "committed",
             )
         self._interest = TopicFilter(self.cluster, self.subscription, self.member)
         self._positions = Positions(

@@ -6,3 +6,4 @@ from __future__ import annotations
 from typing import Final
 
 CLIENT_ID_DEFAULT: Final = "raftlog-python"
+TRANSACTION_TIMEOUT_MS_DEFAULT: Final = 60_000  # Kafka's

@@ -17,10 +17,10 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from raftlog import limits
-from raftlog.client.defaults import CLIENT_ID_DEFAULT
+from raftlog.client.defaults import CLIENT_ID_DEFAULT, TRANSACTION_TIMEOUT_MS_DEFAULT
 from raftlog.client.threaded import ThreadedClient
 from raftlog.client.threads import pending_of, refuse_io_thread, wait_for, wait_once
 from raftlog.errors import (
@@ -34,7 +34,7 @@ from raftlog.errors import (
 from raftlog.kafka_names import answers_kafka_names
 
 if TYPE_CHECKING:
-    from raftlog.client.accumulator import TopicQueues
+    from raftlog.client.accumulator import Accumulator, TopicQueues
     from raftlog.client.base import ClientEnvironment
     from raftlog.client.delivery import Delivery, DeliveryFuture, RangesFuture
     from raftlog.client.producer_core import ProducerCore
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         SecurityArguments,
         Serializer,
     )
+    from raftlog.client.transactions import Transaction
+
+T = TypeVar("T")
 
 # Time limit of the flush after Ctrl-C in a `with` block: enough for requests in flight.
 CLOSE_AFTER_INTERRUPT_S: Final = 1.0
@@ -74,6 +77,8 @@ class ProducerBase:
         request_timeout_ms: int = 30_000,
         delivery_timeout_ms: int = 120_000,
         partitioner: Partitioner | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         client_id: str = CLIENT_ID_DEFAULT,
@@ -82,7 +87,7 @@ class ProducerBase:
         host: ClientEnvironment | None = None,
         **security: Unpack[SecurityArguments],
     ) -> None:
-        """Create the producer. It opens its first connection with the first record.
+        """Create the producer. It connects with its first record, or now with a transactional ID.
 
         ``bootstrap``: ``host:port[,host:port]`` of one or more brokers, or a list of addresses.
             Default: the environment variable RAFTLOG_BOOTSTRAP; without it, the brokers of `raftlog
@@ -107,6 +112,13 @@ class ProducerBase:
         ``partitioner``: ``(topic, key, value, partition count) -> partition``. Default: the murmur2
             hash of the key, as in Kafka's clients. Records without a key fill one batch of each
             partition in turn.
+        ``transactional_id``: name under which this producer sends transactions (``transaction``), 1
+            to 1,024 characters. One running producer has it: a new one fences the old one, and
+            aborts its open transaction, as soon as it is created (in asyncio, as soon as it is
+            entered or used). Default: no transactions.
+        ``transaction_timeout_ms``: time limit of a transaction, from its first record to its end, 1
+            to 86,400,000 ms; the broker's transaction.max.timeout.ms also limits it. Then the
+            coordinator aborts it.
         ``key_serializer``, ``value_serializer``: functions ``anything -> bytes | None``.
         ``client_id``: name of this client in the broker log, up to 256 characters.
         ``bootstrap_timeout_ms``: time limit for the first connection to the cluster, 0 to
@@ -128,6 +140,7 @@ class ProducerBase:
         from raftlog.client.settings import connection_settings, function, producer_settings
 
         names = "key_serializer", "value_serializer"
+        self._accumulator: Accumulator
         self._host: ClientEnvironment = arguments["host"] or ClientEnvironment()
         self._core = ProducerCore(
             connection_settings(arguments),
@@ -145,6 +158,7 @@ class ProducerThread(ThreadedClient):
     """Life cycle of a synchronous producer: I/O thread, waits for buffer space, flush and close."""
 
     _core: ProducerCore
+    _accumulator: Accumulator
 
     def _begin(self, host: ClientEnvironment) -> None:
         """Set up the thread. The caller must set ``_core`` first."""
@@ -161,11 +175,25 @@ class ProducerThread(ThreadedClient):
             raise ClosedError("the producer was closed")
         if not isinstance(topic, str):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
+        return self.run_in_thread(lambda: self._core.prepare(topic, partition))
+
+    def run_in_thread(
+        self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None
+    ) -> T:
+        """Run ``work()`` in the I/O thread, and wait for it. For the modules of the client.
+
+        Raises ``ClosedError`` if the producer is closed, ``TimeoutError`` after ``timeout_s``.
+        """
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        self._note_used()
+        return self._thread.call(work, timeout_s)
+
+    def _note_used(self) -> None:
         if not self._used:
             self._used = True
             _flush_at_exit_of_forked_worker()
             _unclosed.add(self._core)
-        return self._thread.call(lambda: self._core.prepare(topic, partition))
 
     def _wait_for_room(self, deadline: float) -> None:
         self._core.wake()
@@ -308,6 +336,9 @@ class Producer(ProducerThread, ProducerBase):
         self._append = self._accumulator.append
         self._is_custom = self._core.is_custom
         self._begin(self._host)
+        if self._core.is_transactional:
+            self._note_used()
+            self._thread.schedule(self._core.transactions.start)
 
     def __enter__(self) -> Producer:
         return self
@@ -422,3 +453,40 @@ class Producer(ProducerThread, ProducerBase):
             if self._accumulator.wake_needed:
                 core.wake()
         return core.ranges(parts)
+
+    # -- transactions
+
+    def transaction(self) -> Transaction:
+        """Return a transaction, for one `with` block::
+
+            with producer.transaction() as txn:
+                txn.send("orders", value)
+                txn.commit_offsets(consumer)
+
+        The end of the block sends all records and commits: they become visible together with the
+        offsets, to consumers that read committed records (the default). An exception in the block
+        aborts, and nothing becomes visible. One transaction of a producer is open at a time.
+
+        The block raises ``TransactionAbortedError`` if the transaction could not be committed, such
+        as after its time limit: run it again, from the records after the committed offsets;
+        ``OutcomeUnknownError`` if there is no response to the commit: call ``recover``;
+        ``ProducerFencedError`` if a newer producer has this transactional ID: stop this one; and
+        ``RetriableError`` if no transaction was begun, as no broker responds: try again.
+
+        Raises ``InvalidRequestError`` if the producer has no transactional ID.
+        """
+        from raftlog.client.transactions import Transaction
+
+        return Transaction(self, self._core.transactions)
+
+    def recover(self) -> bool:
+        """Find out how a transaction ended whose commit had no response. Return whether it is
+        committed; if not, it is aborted.
+
+        It repeats the commit, for up to ``request_timeout_ms``: so a transaction that was not
+        committed yet is committed now, unless its time limit is over. Raises
+        ``OutcomeUnknownError`` if there is no response again, ``ProducerFencedError`` if a newer
+        producer has the transactional ID (that one has ended the transaction), and
+        ``InvalidRequestError`` if no outcome is unknown.
+        """
+        return self.run_in_thread(self._core.transactions.recover)

@@ -31,7 +31,13 @@ from raftlog.client.settings import (
     partitions_of_keys,
 )
 from raftlog.client.threads import pending_of
-from raftlog.errors import RaftlogError, RecordTooLargeError, ThrottledError
+from raftlog.client.transactions import Transactions
+from raftlog.errors import (
+    InvalidRequestError,
+    RaftlogError,
+    RecordTooLargeError,
+    ThrottledError,
+)
 from raftlog.record import BatchBody
 from raftlog.types import Headers, check_topic_name
 
@@ -75,6 +81,10 @@ class ProducerCore:
         serializers: tuple[Any, ...] = (key_serializer, value_serializer)
         self._with_schema = [each for each in serializers if hasattr(each, "prepare")]
         self._wall_ms = host.clock.wall_ms
+        self._transactions: Transactions | None = None
+        if settings.transactional_id:
+            self._transactions = Transactions(settings, self.cluster)
+            self.is_custom = True  # so that every record is checked
         self._sender = Sender(
             settings,
             self.cluster,
@@ -82,7 +92,10 @@ class ProducerCore:
             clock=host.clock,
             identity=identity,
             name=name,
+            on_lost=None if self._transactions is None else self._transactions.note_failure,
         )
+        if self._transactions is not None:
+            self._transactions.sender = self._sender
         self._schedule: Callable[[Callable[[], None]], object] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -110,6 +123,36 @@ class ProducerCore:
             self.wake()
             await until_done(pending_of(deliveries))
 
+    # -- transactions
+
+    @property
+    def transactions(self) -> Transactions:
+        """Return the transactions. Raises ``InvalidRequestError`` without a transactional ID."""
+        if self._transactions is None:
+            raise InvalidRequestError(
+                "transactions need a transactional ID. Create the producer with "
+                "transactional_id='...', a name that no other running producer has"
+            )
+        return self._transactions
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._transactions is not None
+
+    def _check_open(self) -> None:
+        if self._transactions is not None:
+            self._transactions.check_open()
+
+    def failure(self, topic: str, error: RaftlogError) -> Delivery:
+        """Return the failed delivery of records that were not queued. Their transaction, if there
+        is one, cannot commit, and reports the error.
+        """
+        delivery = Delivery.failed(topic, NO_PARTITION, error)
+        if self._transactions is not None:
+            self._transactions.note_failure(error)
+            delivery.retrieved = True
+        return delivery
+
     # -- records
 
     def normalize(
@@ -126,6 +169,7 @@ class ProducerCore:
         Raises ``KeyRequiredError``, ``UnknownPartitionError``, ``TypeError`` or
         ``InvalidRequestError``.
         """
+        self._check_open()
         name = topic.name
         if self._key_serializer is not None:
             key = self._of_topic(self._key_serializer, name)(key)
@@ -171,6 +215,7 @@ class ProducerCore:
         topic: str = "",
     ) -> Run:
         """Serialize and check many records. ``topic``: for serializers of ``raftlog.schema``."""
+        self._check_open()
         return columns_of(
             values,
             keys,
@@ -233,11 +278,11 @@ class ProducerCore:
 
     def failed(self, topic: str, error: RaftlogError) -> DeliveryFuture:
         """Return the failed future of a record that was not queued."""
-        return DeliveryFuture(Delivery.failed(topic, NO_PARTITION, error), 0)
+        return DeliveryFuture(self.failure(topic, error), 0)
 
     def all_failed(self, topic: str, count: int, error: RaftlogError) -> RangesFuture:
         """Return the failed future of ``count`` records that were not queued."""
-        return RangesFuture([(Delivery.failed(topic, NO_PARTITION, error), 0, count)])
+        return RangesFuture([(self.failure(topic, error), 0, count)])
 
     def no_room(self) -> ThrottledError:
         return ThrottledError(
@@ -274,6 +319,8 @@ class ProducerCore:
         self.accumulator.shut()
         if self._keeper is not None:
             self._keeper.cancel()
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._sender.close()
         await self.cluster.close()
 
@@ -322,7 +369,7 @@ class Piece:
 
     def failed(self, error: RaftlogError) -> tuple[Delivery, int, int]:
         """Return the failed delivery of records that were not queued."""
-        delivery = Delivery.failed(self._topic.name, NO_PARTITION, error)
+        delivery = self._core.failure(self._topic.name, error)
         return delivery, 0, len(self._run.values)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Unpack
 from raftlog import limits
 from raftlog.client.accumulator import ProducerIdAndEpoch, TopicQueues
 from raftlog.client.base import ClientEnvironment
-from raftlog.client.defaults import CLIENT_ID_DEFAULT
+from raftlog.client.defaults import CLIENT_ID_DEFAULT, TRANSACTION_TIMEOUT_MS_DEFAULT
 from raftlog.client.delivery import Delivery, DeliveryFuture
 from raftlog.client.producer import ProducerThread
 from raftlog.client.producer_core import ProducerCore
@@ -59,6 +59,8 @@ _FIXED: Final[dict[str, Any]] = {
     "linger_ms": 0,
     "batch_bytes_max": BATCH_BYTES_MIN,
     "partitioner": None,
+    "transactional_id": None,
+    "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS_DEFAULT,
 }
 
 

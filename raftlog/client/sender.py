@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.client.accumulator import (
@@ -95,9 +95,13 @@ class Sender:
         clock: Clock,
         identity: ProducerIdAndEpoch | None = None,
         name: str = "",
+        on_lost: Callable[[RaftlogError], None] | None = None,
     ) -> None:
         """``identity``, ``name``: of a named producer, which keeps them; None requests an identity
-        from a broker.
+        from a broker. ``on_lost``: called with the error of every batch that is not delivered.
+
+        A transactional producer (``settings.transactional_id``) has no identity until
+        ``begin_transaction``.
         """
         self._settings = settings
         self._cluster = cluster
@@ -113,6 +117,7 @@ class Sender:
         self._flights: dict[PartitionQueue, InFlightBatches] = {}
         self._given = identity
         self._name = name
+        self._on_lost = on_lost
         self._producer = identity
         self._requests_id = False
         self._identity_error: RaftlogError | None = None  # last error of the request for one
@@ -252,7 +257,11 @@ class Sender:
         batches = [batch for batch, _ in load.batches]
         acks = self._settings.acks
         request = ProduceRequest(
-            acks=acks, partitions=parts, producer=self._name, traced=self.is_traced
+            acks=acks,
+            partitions=parts,
+            producer=self._name,
+            traced=self.is_traced,
+            transactional_id=self._settings.transactional_id,
         )
         if self.is_traced:
             now = self._now()
@@ -435,8 +444,42 @@ class Sender:
         self._resolve(batch, error)
 
     def _resolve(self, batch: PendingBatch, error: RaftlogError) -> None:
+        if self._on_lost is not None:
+            self._on_lost(error)
+            batch.delivery.retrieved = True  # the end of the transaction reports it
         batch.delivery.fail(error)
         self._accumulator.release(batch)
+
+    # -- transactions
+
+    def begin_transaction(self, identity: ProducerIdAndEpoch) -> None:
+        """Send the next batches with ``identity``, in sequences from 0 on. All earlier batches must
+        have an outcome.
+        """
+        assert not any(flight.in_flight or flight.setbacks for flight in self._flights.values())
+        self._flights.clear()
+        self._given = self._producer = identity
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a batch was sent, or may have been, since ``begin_transaction``."""
+        return any(flight.leader is not None for flight in self._flights.values())
+
+    def abandon(self, error: RaftlogError) -> None:
+        """Fail all batches without an outcome, as their transaction is aborted. A broker may still
+        store those that were sent; the abort makes them invisible, or they arrive too late.
+        """
+        for request in self._links.in_flight():
+            request.load = []
+        for queue, _, _ in self._accumulator.scan():
+            for batch in self._accumulator.drop(queue):
+                self._resolve(batch, error)
+        for flight in self._flights.values():
+            flying = [*flight.in_flight, *flight.setbacks]
+            flight.in_flight.clear()
+            flight.setbacks.clear()
+            for batch in flying:
+                self._resolve(batch, error)
 
     # -- state
 
@@ -454,6 +497,9 @@ class Sender:
         return flight
 
     def _new_flight(self) -> InFlightBatches:
+        if self._settings.transactional_id:
+            assert self._given is not None, "begin_transaction() first"
+            return TransactionalInFlightBatches(idempotent=True, identity=self._given)
         if self._given is None:
             return InFlightBatches(self._settings.idempotent)
         return ResumableInFlightBatches(idempotent=True, identity=self._given)
@@ -469,7 +515,8 @@ class Sender:
             news = view.topics.get(topic.name)
             if news is not None:
                 self._accumulator.learn(news)
-        if self._settings.idempotent and self._producer is None:
+        needs_id = self._settings.idempotent and not self._settings.transactional_id
+        if needs_id and self._producer is None:
             self._request_id()
         self.on_change()
 
@@ -570,6 +617,10 @@ class Sender:
 # batch only from a producer that knows all records before it, also when two run under one name
 # (docs/adr/0017).
 #
+# A transactional producer (``TransactionalInFlightBatches``) has one identity for each transaction,
+# and new objects of this class. A lost batch breaks the partition too: the transaction can only be
+# aborted.
+#
 # Order across leaders: all batches in flight were sent to one leader in one leader epoch. No batch
 # is sent to another leader until each has a response, or is cancelled because a newer leader is
 # known. So batches reach each leader in their order.
@@ -599,6 +650,8 @@ class Resolution(NamedTuple):
 @dataclass(slots=True)
 class InFlightBatches:
     """In-flight batches of one partition. Used by the sender only, on its loop."""
+
+    is_transactional: ClassVar[bool] = False
 
     idempotent: bool
     in_flight: list[PendingBatch] = field(default_factory=list)  # by ``order``
@@ -705,6 +758,7 @@ class InFlightBatches:
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.producer_epoch,
             base_sequence=self._take_sequence(batch, body),
+            is_transactional=self.is_transactional,
         )
         assert not batch.outcome_unknown, "may be stored under its old sequence number"
 
@@ -834,6 +888,36 @@ class ResumableInFlightBatches(InFlightBatches):
             return refused(batch, broken)
         if first and isinstance(batch.error, OutOfOrderSequenceError):
             return refused(batch, overtaken(batch))
+        return InFlightBatches._verdict(self, batch, first=first, now=now)
+
+
+@dataclass(slots=True)
+class TransactionalInFlightBatches(ResumableInFlightBatches):
+    """In-flight batches of one partition in one transaction. ``identity`` is fixed."""
+
+    is_transactional: ClassVar[bool] = True
+
+    def full_for(self, batch: PendingBatch) -> bool:
+        return InFlightBatches.full_for(self, batch)
+
+    def begin_anew(self) -> None:
+        """Break the partition: records of this transaction went with the old topic."""
+        if self._next_order:
+            reason = UnknownTopicError(
+                "the topic was deleted and created again: its records of this transaction are "
+                "deleted"
+            )
+            self._break(0, reason)
+
+    def _take_sequence(self, batch: PendingBatch, body: BatchBody) -> int:
+        return InFlightBatches._take_sequence(self, batch, body)
+
+    def _verdict(self, batch: PendingBatch, *, first: bool, now: float) -> RaftlogError | None:
+        broken = self.why_broken(batch)
+        if broken is not None:
+            return refused(batch, broken)
+        if first and isinstance(batch.error, OutOfOrderSequenceError):
+            return refused(batch, batch.error)
         return InFlightBatches._verdict(self, batch, first=first, now=now)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, Type
 from murmurhash2 import murmurhash2
 
 from raftlog import limits, tls
+from raftlog.client.defaults import TRANSACTION_TIMEOUT_MS_DEFAULT
 from raftlog.config import Address, parse_address
 from raftlog.config.address import BOOTSTRAP_DEFAULT
 from raftlog.errors import (
@@ -229,6 +230,8 @@ class ProducerSettings:
     max_block_ms: int
     delivery_timeout_ms: int
     partitioner: Partitioner | None
+    transactional_id: str = ""  # "": no transactions
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +314,11 @@ def producer_settings(arguments: Arguments) -> ProducerSettings:
         raise InvalidRequestError(
             f"idempotent=True requires acks='all', not acks={acks!r}. Remove one of them"
         )
+    transactional_id = _transactional_id(arguments["transactional_id"])
+    if transactional_id and (number != -1 or idempotent is False):
+        raise InvalidRequestError(
+            "transactional_id requires acks='all' and idempotent=True. Remove acks and idempotent"
+        )
     linger_ms = _integer(arguments, "linger_ms", 0, LINGER_MS_MAX)
     batch_bytes_max = _integer(
         arguments, "batch_bytes_max", BATCH_BYTES_MIN, limits.PRODUCER_BATCH_BYTES_MAX
@@ -327,7 +335,22 @@ def producer_settings(arguments: Arguments) -> ProducerSettings:
         max_block_ms=_integer(arguments, "max_block_ms", 0, DAY_MS),
         delivery_timeout_ms=_integer(arguments, "delivery_timeout_ms", delivery_ms_min, DAY_MS),
         partitioner=function("partitioner", arguments["partitioner"]),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=_integer(arguments, "transaction_timeout_ms", 1, DAY_MS),
     )
+
+
+def _transactional_id(given: object) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise TypeError(f"transactional_id={given!r} is not a str")
+    if not 1 <= len(given) <= limits.TRANSACTIONAL_ID_CHARS_MAX:
+        raise InvalidRequestError(
+            f"transactional_id={given[:100]!r} has {len(given)} characters. Set 1 to "
+            f"{limits.TRANSACTIONAL_ID_CHARS_MAX}"
+        )
+    return given
 
 
 def consumer_settings(arguments: Arguments) -> ConsumerSettings:

@@ -476,6 +476,36 @@ TRANSACTION_OWNERS: Final = Api(
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
 
+# -- transactions ----------------------------------------------------------------------------------
+FIND_TRANSACTION_COORDINATORS: Final = Api(
+    66,
+    "find_transaction_coordinators",
+    records.FindTransactionCoordinatorsRequest,
+    records.FindCoordinatorsResponse,
+    idempotent=True,
+)
+INIT_TRANSACTIONS: Final = Api(
+    67,
+    "init_transactions",
+    records.InitTransactionsRequest,
+    records.InitProducerIdResponse,
+    idempotent=True,
+)
+END_TRANSACTION: Final = Api(
+    68,
+    "end_transaction",
+    records.EndTransactionRequest,
+    records.EndTransactionResponse,
+    idempotent=True,
+)
+TRANSACTION_OFFSET_COMMIT: Final = Api(
+    69,
+    "transaction_offset_commit",
+    records.TransactionOffsetCommitRequest,
+    records.OffsetCommitResponse,
+    header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
+)
+
 APIS: Final[dict[int, Api]] = {
     api.number: api
     for api in (
@@ -545,6 +575,10 @@ APIS: Final[dict[int, Api]] = {
         VERIFY_TRANSACTIONS,
         TRANSACTION_MARKERS,
         TRANSACTION_OWNERS,
+        FIND_TRANSACTION_COORDINATORS,
+        INIT_TRANSACTIONS,
+        END_TRANSACTION,
+        TRANSACTION_OFFSET_COMMIT,
     )
 }
 

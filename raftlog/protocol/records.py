@@ -693,16 +693,82 @@ class OffsetCommitResponse(Message):
     partitions: list[CommittedPartition]
 
 
+# -- transactions ----------------------------------------------------------------------------------
+
+
+TransactionalId = Annotated[str, Meta(min_length=1, max_length=limits.PRODUCER_NAME_CHARS_MAX)]
+ProducerEpoch = Annotated[int, Meta(ge=0, le=(1 << 15) - 1)]
+
+
+class FindTransactionCoordinatorsRequest(Message):
+    """Find the coordinators of transactional IDs. The response has them as ``group``."""
+
+    transactional_ids: Annotated[list[TransactionalId], _Groups]
+
+
+class InitTransactionsRequest(Message):
+    """Begin to use a transactional ID. This fences the producer that used it before, and aborts its
+    open transaction.
+
+    ``timeout_ms``: from the first record or offset of a transaction to its end; then the
+    coordinator aborts it.
+    """
+
+    transactional_id: TransactionalId
+    timeout_ms: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+
+
+class EndTransactionRequest(Message):
+    """Commit or abort the open transaction. It can be repeated until the next one begins."""
+
+    transactional_id: TransactionalId
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    commit: bool
+
+
+class EndTransactionResponse(Message):
+    """The decision is committed. The next transaction has this producer ID and epoch."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+class TransactionOffsetCommitRequest(Message):
+    """Commit offsets of a group with the open transaction, to which the group is added.
+
+    ``member_id``, ``member_epoch``, ``topic_ids``: as in ``OffsetCommitRequest``, but the group may
+    have members. The response is that of ``offset_commit``.
+    """
+
+    transactional_id: TransactionalId
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    group: GroupName
+    offsets: Annotated[list[OffsetToCommit], Meta(min_length=1), _Partitions]
+    member_id: MemberId = ""
+    member_epoch: MemberEpoch = NO_MEMBER_EPOCH
+    topic_ids: Annotated[dict[str, str], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)] = {}
+
+
+# -- offsets and groups ----------------------------------------------------------------------------
+
+
 class PartitionName(Message):
     topic: TopicName
     partition: PartitionIndex
 
 
 class OffsetFetchRequest(Message):
-    """Fetch committed offsets. ``partitions``: None for all with a committed offset."""
+    """Fetch committed offsets. ``partitions``: None for all with a committed offset.
+
+    ``require_stable``: a partition for which an open transaction holds another offset has the
+    failure ``UnstableOffsetError``.
+    """
 
     group: GroupName
     partitions: Annotated[list[PartitionName], _Partitions] | None = None
+    require_stable: bool = False
 
 
 class FetchedOffset(Message):

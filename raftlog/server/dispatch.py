@@ -21,6 +21,7 @@ from raftlog.server.apis import (
     producers,
     security,
     topics,
+    transactions,
 )
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
@@ -94,6 +95,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     api.RENEW_TOKEN.number: security.handle_renew,
     api.EXPIRE_TOKEN.number: security.handle_expire,
     api.SCHEMA_REGISTRY.number: cluster.handle_schema_registry,
+    api.FIND_TRANSACTION_COORDINATORS.number: transactions.handle_find_coordinators,
+    api.INIT_TRANSACTIONS.number: transactions.handle_init,
+    api.END_TRANSACTION.number: transactions.handle_end,
+    api.TRANSACTION_OFFSET_COMMIT.number: transactions.handle_offset_commit,
     api.VERIFY_TRANSACTIONS.number: peer.handle_verify_transactions,
     api.TRANSACTION_MARKERS.number: peer.handle_transaction_markers,
     api.TRANSACTION_OWNERS.number: peer.handle_transaction_owners,

@@ -63,6 +63,7 @@ def test_what_may_be_repeated_is_said() -> None:
         *("create_token", "expire_token"),
         # Somebody else may have changed the group in between.
         *("offset_commit", "delete_groups", "delete_offsets", "delete_acls", "schema_registry"),
+        "transaction_offset_commit",
         # What one connection knows of another broker is not known to the next.
         *("peer_hello", "peer_prove", "raft", "replica_fetch"),
     }

@@ -7,7 +7,15 @@ import atexit
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
@@ -34,6 +42,7 @@ from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S, ProducerBase, warn_
 from raftlog.client.producer_core import ProducerCore
 from raftlog.client.settings import DAY_MS, NeedsSchemaError, OffsetReset, integer
 from raftlog.client.subscription import check_partitions
+from raftlog.client.transactions import AsyncTransaction
 from raftlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -57,6 +66,8 @@ from raftlog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+T = TypeVar("T")
 
 _unclosed: Final[set[ProducerCore]] = set()  # producers of this process that have been used
 
@@ -88,6 +99,8 @@ class AsyncProducer(LoopBound, ProducerBase):
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._core.attach(loop.call_soon)
         _unclosed.add(self._core)
+        if self._core.is_transactional:
+            self._core.transactions.start()
 
     async def send(
         self,
@@ -170,6 +183,21 @@ class AsyncProducer(LoopBound, ProducerBase):
                 core.wake()
         return RangesFuture(parts)
 
+    def transaction(self) -> AsyncTransaction:
+        """Return a transaction, for one `async with` block. See ``Producer.transaction``."""
+        return AsyncTransaction(self, self._core.transactions)
+
+    async def recover(self) -> bool:
+        """Find out how a transaction ended whose commit had no response. See
+        ``Producer.recover``.
+        """
+        return await self.run_on_loop(self._core.transactions.recover)
+
+    async def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await ``work()``. For the modules of the client."""
+        self._bind()
+        return await work()
+
     async def _prepare(self, topic: str, partition: object = None) -> TopicQueues:
         if not isinstance(topic, str):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
@@ -237,6 +265,8 @@ class AsyncProducer(LoopBound, ProducerBase):
             await self._core.close()
 
     async def __aenter__(self) -> AsyncProducer:
+        if self._core.is_transactional:
+            self._bind()
         return self
 
     async def __aexit__(
@@ -264,9 +294,6 @@ class AsyncProducer(LoopBound, ProducerBase):
 # -- consumer --------------------------------------------------------------------------------------
 #
 # Asynchronous consumer.
-
-
-T = TypeVar("T")
 
 
 class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[K, V]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from raftlog import limits
@@ -17,6 +17,7 @@ from raftlog.client.subscription import check_partitions
 from raftlog.config import Address
 from raftlog.errors import (
     BrokerUnavailableError,
+    ConcurrentTransactionsError,
     CoordinatorLoadingError,
     InvalidRequestError,
     NotCoordinatorError,
@@ -27,6 +28,7 @@ from raftlog.errors import (
     StaleMemberEpochError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnstableOffsetError,
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
@@ -36,11 +38,13 @@ from raftlog.protocol.records import (
     DescribeGroupsResponse,
     FindCoordinatorsRequest,
     FindCoordinatorsResponse,
+    FindTransactionCoordinatorsRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionName,
+    TransactionOffsetCommitRequest,
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
@@ -97,13 +101,23 @@ async def check_ends(
 
 
 async def fetch_offsets(
-    coordinators: Coordinators, group: str, partitions: Sequence[TopicPartition]
+    coordinators: Coordinators,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    is_stable: bool = True,
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the committed offset of each partition; None without one. Raises the first error."""
+    """Return the committed offset of each partition; None without one. Raises the first error.
+
+    ``is_stable``: wait for the end of open transactions that commit other offsets of these
+    partitions: otherwise, their records would be read again. Then raises ``UnstableOffsetError`` if
+    one takes too long.
+    """
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for start in range(0, len(partitions), _STEP):
         request = OffsetFetchRequest(
             group=group,
+            require_stable=is_stable,
             partitions=[
                 PartitionName(topic=tp.topic, partition=tp.partition)
                 for tp in partitions[start : start + _STEP]
@@ -136,8 +150,14 @@ async def fetch_offsets(
 logger: Final = logging.getLogger(__name__)
 
 # Idempotent as long as the consumer sends no other commit between two attempts.
-_REPEATABLE: Final = (apis.OFFSET_COMMIT, apis.DELETE_OFFSETS)
+_REPEATABLE: Final = (apis.OFFSET_COMMIT, apis.DELETE_OFFSETS, apis.TRANSACTION_OFFSET_COMMIT)
 _LOOK_AGAIN_S: Final = 0.5  # interval of lookups while a coordinator is unresponsive
+# Retriable errors of a coordinator that decides.
+_OF_THE_STATE: Final = (
+    StaleMemberEpochError,
+    ConcurrentTransactionsError,
+    UnstableOffsetError,
+)
 
 
 class Coordinator(NamedTuple):
@@ -147,11 +167,30 @@ class Coordinator(NamedTuple):
     address: Address
 
 
-class Coordinators:
-    """Known coordinators of groups. Used on one event loop."""
+class Coordinated(NamedTuple):
+    """What coordinators are looked up for: groups, or transactional IDs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    name: str
+    api: Api
+    request: Callable[[list[str]], Message]
+
+
+GROUPS: Final = Coordinated(
+    "group", apis.FIND_COORDINATORS, lambda names: FindCoordinatorsRequest(groups=names)
+)
+TRANSACTIONS: Final = Coordinated(
+    "transaction",
+    apis.FIND_TRANSACTION_COORDINATORS,
+    lambda names: FindTransactionCoordinatorsRequest(transactional_ids=names),
+)
+
+
+class Coordinators:
+    """Known coordinators of groups, or of transactional IDs. Used on one event loop."""
+
+    def __init__(self, cluster: Cluster, what: Coordinated = GROUPS) -> None:
         self._cluster = cluster
+        self._what = what
         self._known: dict[str, Coordinator] = {}
 
     async def call(
@@ -192,7 +231,7 @@ class Coordinators:
         except (RetriableError, OutcomeUnknownError) as error:
             # A broker that reports that it is loading may be a former coordinator that cannot reach
             # the others: another broker is asked who the coordinator is.
-            if found is not None and not isinstance(error, StaleMemberEpochError):
+            if found is not None and not isinstance(error, _OF_THE_STATE):
                 self._cluster.mark_suspect(found.broker_id)
                 self.forget(group, found)
             raise
@@ -203,7 +242,7 @@ class Coordinators:
 
         The refreshed metadata contains the topic, so the coordinator will receive it soon.
         """
-        if not isinstance(message, OffsetCommitRequest):
+        if not isinstance(message, OffsetCommitRequest | TransactionOffsetCommitRequest):
             return
         assert isinstance(answer, OffsetCommitResponse)
         known = self._cluster.view.topics
@@ -227,10 +266,8 @@ class Coordinators:
         """
         names = list(dict.fromkeys(groups))
         for start in range(0, len(names), limits.GROUPS_PER_REQUEST_MAX):
-            request = FindCoordinatorsRequest(
-                groups=names[start : start + limits.GROUPS_PER_REQUEST_MAX]
-            )
-            answer = await self._cluster.call(apis.FIND_COORDINATORS, request, timeout_ms=0)
+            request = self._what.request(names[start : start + limits.GROUPS_PER_REQUEST_MAX])
+            answer = await self._cluster.call(self._what.api, request, timeout_ms=0)
             assert isinstance(answer, FindCoordinatorsResponse)
             for info in answer.coordinators:
                 if info.failure is not None:
@@ -239,7 +276,9 @@ class Coordinators:
                 self._known[info.group] = Coordinator(info.broker_id, address)
         missing = [name for name in names if name not in self._known]
         if missing:
-            raise NotCoordinatorError(f"the broker returned no coordinator of group {missing[0]!r}")
+            raise NotCoordinatorError(
+                f"the broker returned no coordinator of {self._what.name} {missing[0]!r}"
+            )
         return {name: self._known[name] for name in names}
 
     def forget(self, group: str, found: Coordinator | None = None) -> None:
@@ -254,8 +293,8 @@ class Coordinators:
                 connection = await self._cluster.connection_to(found.address)
             except BrokerUnavailableError as error:
                 raise BrokerUnavailableError(
-                    f"cannot connect to the group coordinator, broker {found.broker_id} at "
-                    f"{found.address}: {error}"
+                    f"cannot connect to the {self._what.name} coordinator, broker "
+                    f"{found.broker_id} at {found.address}: {error}"
                 ) from error
         if connection.broker_id != found.broker_id:
             raise NotCoordinatorError(
@@ -282,7 +321,7 @@ class Coordinators:
                 if await self._is_replaced(group, found):
                     raise RequestTimedOutError(
                         f"broker {found.broker_id} does not respond to {api.name}, and no "
-                        f"longer coordinates group {group!r}"
+                        f"longer coordinates {self._what.name} {group!r}"
                     )
                 patience_s = _LOOK_AGAIN_S
             return asking.result().message

@@ -819,8 +819,11 @@ class Member:
         *,
         now: Callable[[], float],
         member_id: str,
+        is_stable: bool = True,
     ) -> None:
+        """``is_stable``: wait for the end of open transactions that commit offsets of the group."""
         self.settings = settings
+        self._is_stable = is_stable
         self.schedule: Callable[[Callable[[], None]], object]  # runs a function on the loop
         self.on_change: Callable[[], None]  # called when there may be partitions to fetch
         self.coordinators = Coordinators(cluster)
@@ -957,12 +960,19 @@ class Member:
             await self._cluster.check_partition(tp)
         async with self._in_order:
             await self._committer.settled()
-        return await fetch_offsets(self.coordinators, self.settings.group, partitions)
+        return await self._fetch(partitions)
+
+    async def _fetch(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await fetch_offsets(
+            self.coordinators, self.settings.group, partitions, is_stable=self._is_stable
+        )
 
     async def look_up(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Offset | None]:
-        found = await fetch_offsets(self.coordinators, self.settings.group, partitions)
+        found = await self._fetch(partitions)
         return {tp: None if given is None else given.offset for tp, given in found.items()}
 
     def _committed(self, offsets: Offsets) -> None:
@@ -970,6 +980,10 @@ class Member:
             part = self._subscription.parts.get(tp)
             if part is not None:
                 part.committed = given.offset
+
+    def note_committed(self, offsets: Offsets) -> None:
+        """Note that a transaction has committed these offsets. Application thread."""
+        self.schedule(lambda: self._committed(offsets))
 
     def commit_soon(self, reading: Reading, then: Callable[[RaftlogError | None], None]) -> None:
         """Commit, then call ``then`` on the loop with the error or None. Application thread."""

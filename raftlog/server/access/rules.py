@@ -232,6 +232,8 @@ def _produce(
     assert isinstance(message, records.ProduceRequest)
     if message.producer:
         caller.require("WRITE", "TRANSACTIONAL_ID", message.producer)
+    if message.transactional_id:
+        caller.require("WRITE", "TRANSACTIONAL_ID", message.transactional_id)
     parts = message.partitions
     batches = slices(request.attachment, [part.length for part in parts])
 
@@ -350,6 +352,19 @@ def _group(kind: type[Message]) -> Callable[[Any, Failure], Message]:
     return lambda group, failure: kind(group=group, failure=failure)
 
 
+def _of_transaction(then: Rule[Request] = free) -> Rule[Request]:
+    """Return the rule of a request about one transactional id."""
+
+    def rule(
+        context: BrokerContext, caller: Caller, request: Request
+    ) -> Stepwise[Admitted[Request]]:
+        message: Any = request.message
+        caller.require("WRITE", "TRANSACTIONAL_ID", message.transactional_id)
+        return (yield from then(context, caller, request))
+
+    return rule
+
+
 def _groups(operation: Operation, response: type[Message], results: str, kind: Any) -> _Each:
     return _Each(operation, "GROUP", "groups", response, results, _group(kind), name=str)
 
@@ -368,6 +383,18 @@ def _heartbeat(
     return Admitted(request)
 
 
+_COMMIT: Final = of_group(
+    "READ",
+    "group",
+    _Each(
+        "READ",
+        "TOPIC",
+        "offsets",
+        records.OffsetCommitResponse,
+        "partitions",
+        _partition(records.CommittedPartition),
+    ),
+)
 _OFFSETS: Final = _Each(
     "DESCRIBE",
     "TOPIC",
@@ -505,18 +532,7 @@ RULES: Final[dict[int, Rule[Request]]] = {
         "DESCRIBE", records.FindCoordinatorsResponse, "coordinators", records.CoordinatorInfo
     ),
     api.GROUP_HEARTBEAT.number: _heartbeat,
-    api.OFFSET_COMMIT.number: of_group(
-        "READ",
-        "group",
-        _Each(
-            "READ",
-            "TOPIC",
-            "offsets",
-            records.OffsetCommitResponse,
-            "partitions",
-            _partition(records.CommittedPartition),
-        ),
-    ),
+    api.OFFSET_COMMIT.number: _COMMIT,
     api.OFFSET_FETCH.number: of_group("DESCRIBE", "group", _offset_fetch),
     api.LIST_GROUPS.number: _list_groups,
     api.DESCRIBE_GROUPS.number: _groups(
@@ -563,4 +579,16 @@ RULES: Final[dict[int, Rule[Request]]] = {
     api.DESCRIBE_LOG_LEVELS.number: of_cluster("DESCRIBE_CONFIGS"),
     api.ALTER_LOG_LEVELS.number: of_cluster("ALTER_CONFIGS"),
     api.SCHEMA_REGISTRY.number: _schema_registry,
+    api.FIND_TRANSACTION_COORDINATORS.number: _Each(
+        "DESCRIBE",
+        "TRANSACTIONAL_ID",
+        "transactional_ids",
+        records.FindCoordinatorsResponse,
+        "coordinators",
+        _group(records.CoordinatorInfo),
+        name=str,
+    ),
+    api.INIT_TRANSACTIONS.number: _of_transaction(),
+    api.END_TRANSACTION.number: _of_transaction(),
+    api.TRANSACTION_OFFSET_COMMIT.number: _of_transaction(_COMMIT),
 }

@@ -28,6 +28,7 @@ from raftlog.errors import (
     OutcomeUnknownError,
     RaftlogError,
     RetriableError,
+    UnstableOffsetError,
 )
 from raftlog.protocol import records
 from raftlog.protocol.connection import Request
@@ -117,7 +118,7 @@ def _to_wire(shares: Iterable[Share]) -> list[records.TopicShare]:
 
 def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     message = cast(records.OffsetCommitRequest, request.message)
-    commits = yield from in_steps(message.offsets, _commit)
+    commits = yield from in_steps(message.offsets, commit_of)
 
     def change(
         groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int
@@ -134,13 +135,23 @@ def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply)
         )
 
     def done(outcomes: list[RaftlogError | None]) -> None:
-        reply.go_on(_send_outcomes(reply, records.OffsetCommitResponse, message.offsets, outcomes))
+        reply.go_on(send_committed(reply, message.offsets, outcomes))
 
     yield from change_offsets(context, message.group, commits, change, done, reply.fail)
 
 
-def _commit(to: records.OffsetToCommit) -> Commit:
+def commit_of(to: records.OffsetToCommit) -> Commit:
+    """Return the offset of a message."""
     return Commit(to.topic, to.partition, to.offset, to.leader_epoch, to.metadata, to.expected)
+
+
+def send_committed(
+    reply: Reply,
+    offsets: Sequence[records.OffsetToCommit],
+    outcomes: Sequence[RaftlogError | None],
+) -> Steps:
+    """Send the outcome of each offset of a commit."""
+    return _send_outcomes(reply, records.OffsetCommitResponse, offsets, outcomes)
 
 
 def _send_outcomes(
@@ -173,7 +184,13 @@ def handle_offset_fetch(context: BrokerContext, request: Request, reply: Reply) 
     def done(found: list[Committed]) -> None:
         reply.go_on(_send_fetched(reply, found))
 
-    yield from fetch_offsets(context, message.group, names, done, reply.fail)
+    stable = message.require_stable
+    yield from fetch_offsets(context, message.group, names, done, reply.fail, require_stable=stable)
+
+
+UNSTABLE: Final = Failure.of(
+    UnstableOffsetError("an open transaction commits another offset. Try again when it has ended")
+)
 
 
 def _name(one: records.PartitionName) -> TopicPartition:
@@ -186,6 +203,10 @@ def _send_fetched(reply: Reply, found: list[Committed]) -> Steps:
 
 
 def _fetched(committed: Committed) -> records.FetchedOffset:
+    if not committed.is_stable:
+        return records.FetchedOffset(
+            topic=committed.topic, partition=committed.partition, failure=UNSTABLE
+        )
     if committed.offset < 0:
         return records.FetchedOffset(topic=committed.topic, partition=committed.partition)
     return records.FetchedOffset(

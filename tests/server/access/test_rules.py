@@ -86,6 +86,12 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.DESCRIBE_LOG_LEVELS: {("DESCRIBE_CONFIGS", "CLUSTER")},
     apis.ALTER_LOG_LEVELS: {("ALTER_CONFIGS", "CLUSTER")},
     apis.SCHEMA_REGISTRY: {("WRITE", "TOPIC")},  # of a call that registers
+    apis.FIND_TRANSACTION_COORDINATORS: {("DESCRIBE", "TRANSACTIONAL_ID")},
+    apis.INIT_TRANSACTIONS: {("WRITE", "TRANSACTIONAL_ID")},
+    apis.END_TRANSACTION: {("WRITE", "TRANSACTIONAL_ID")},
+    apis.TRANSACTION_OFFSET_COMMIT: {
+        *(("WRITE", "TRANSACTIONAL_ID"), ("READ", "GROUP"), ("READ", "TOPIC")),
+    },
 }
 # Their responses have less in them without rights.
 FILTERED = {apis.LIST_GROUPS}
