@@ -73,7 +73,7 @@ GUARDS: Final = [
         why="a replica that lags reports older sequences as those of now",
         module=_LIST,
         function="list_producers",
-        change=drop("call check_leading"),
+        change=drop("call check_readable"),
         tests=(f"{_TEST_LIST}::test_each_partition_has_its_own_outcome",),
     ),
     Guard(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutation.change import drop, never, replace, value
+from tests.mutation.change import argument, drop, never, replace, value
 from tests.mutation.guard import Guard
 
 _LOG: Final = "tests/storage/test_transactions.py"
+_GROUPS: Final = "tests/server/groups/test_shard.py"
+_CLIENT: Final = "tests/client/test_transactions.py"
 _LEADER: Final = "tests/server/kafka/test_transactional_produce.py"
 
 _SHARD: Final = "tests/transactions/test_shard.py"
@@ -287,4 +289,81 @@ GUARDS: Final = [
         tests=("tests/client/test_fetcher.py::test_markers_and_aborted_batches_have_no_records",),
     ),
     *COORDINATING,
+    Guard(
+        name="a marker voids the confirmation of a commit of offsets",
+        why="an offset is pending that no marker ends: readers of the group wait forever (KIP-890)",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard._check_guard",
+        change=never("if markers_seen"),
+        tests=(f"{_PENDING}::test_a_guard_ends_with_a_marker_of_the_producer",),
+    ),
+    Guard(
+        name="a reload voids the confirmation of a commit of offsets",
+        why="the state before may have seen the marker of the transaction",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard._check_guard",
+        change=never("if groups"),
+        tests=(f"{_PENDING}::test_a_guard_ends_with_the_state_that_has_given_it",),
+    ),
+    Guard(
+        name="a bumped marker ends offsets of an older epoch only",
+        why="a repeated marker commits the offsets of the next transaction of the producer",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard.end_transaction",
+        change=replace("assign is_bumped producer_epoch", "last_epoch = marker.producer_epoch"),
+        tests=(
+            f"{_PENDING}::test_a_bumped_marker_that_comes_twice_does_not_end_the_next_transaction",
+        ),
+    ),
+    Guard(
+        name="a replaced coordinator ends no offsets",
+        why="its late marker ends a transaction that the new one continues",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard.end_transaction",
+        change=never("if coordinator_epoch"),
+        tests=(f"{_PENDING}::test_a_marker_of_a_former_coordinator_is_refused",),
+    ),
+    Guard(
+        name="a group with pending offsets does not expire",
+        why="the marker of the transaction finds no group, and its offsets are lost",
+        module="raftlog/consumer_groups/shard.py",
+        function="GroupShard._tidy",
+        change=drop("operand pending"),
+        tests=(f"{_PENDING}::test_a_group_with_pending_offsets_does_not_expire",),
+    ),
+    Guard(
+        name="the last written offset of a partition counts",
+        why="an older transaction that commits later moves the group back",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.end_pending",
+        change=drop("call forget_pending order"),
+        tests=(f"{_PENDING}::test_the_offset_that_was_written_last_counts",),
+    ),
+    Guard(
+        name="a marker without effect is confirmed by the leader",
+        why="an isolated coordinator confirms the marker of offsets that another one has",
+        module="raftlog/server/groups/shard.py",
+        function="ActiveShard.end_transaction",
+        change=argument("call _resolve", "confirmed_since", "None"),
+        tests=(f"{_GROUPS}::test_a_marker_without_effect_is_told_when_it_is_certain_who_leads",),
+    ),
+    Guard(
+        name="a commit without a response is unknown",
+        why="the next transaction begins, and the outcome of the last one is never known",
+        module="raftlog/client/transactions.py",
+        function="Transactions._end",
+        change=drop("assign _unknown #1/3"),
+        tests=(f"{_CLIENT}::test_a_commit_without_a_response_is_recovered",),
+    ),
+    Guard(
+        name="a lost record aborts",
+        why="a transaction commits without one of its records",
+        module="raftlog/client/transactions.py",
+        function="Transactions.note_failure",
+        change=never("if _failure"),
+        tests=(
+            f"{_CLIENT}::test_a_record_that_is_not_stored_aborts",
+            f"{_CLIENT}::test_a_record_that_was_not_queued_aborts",
+        ),
+    ),
 ]

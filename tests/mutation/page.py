@@ -19,6 +19,7 @@ AREAS: Final[Mapping[str, str]] = {
     "Consensus": "raftlog/consensus/",
     "Replication": "raftlog/replication/",
     "Consumer groups": "raftlog/consumer_groups/",
+    "Transactions": "raftlog/transactions/",
     "Schema registry": "raftlog/registry/",
     "Protocol": "raftlog/protocol/",
     "Kafka protocol": "raftlog/kafka/",
