@@ -520,9 +520,9 @@ class TransactionShard:
         if txn.status == "ongoing":
             due = txn.deadline
         else:
-            idle_ms = txn.updated_ms + self._settings.expiration_ms - now_ms
-            check_ms = max(1, min(CHECK_MS_MAX, self._settings.expiration_ms))
-            due = now + max(idle_ms, check_ms) / 1_000
+            # Often, so that entries of the heap that have no effect do not pile up.
+            left_ms = txn.updated_ms + self._settings.expiration_ms - now_ms
+            due = now + (left_ms if 0 < left_ms < CHECK_MS_MAX else CHECK_MS_MAX) / 1_000
         if due < txn.timer:
             txn.timer = due
             heapq.heappush(self._timers, (due, next(self._order), txn.id))

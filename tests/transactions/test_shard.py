@@ -339,6 +339,15 @@ def test_an_unused_id_expires_and_one_in_use_does_not() -> None:
     assert s.add(who) == MAPPING
 
 
+def test_timers_of_a_busy_id_do_not_pile_up() -> None:
+    s = Scene()
+    who = s.init(timeout_ms=1_000)
+    for _ in range(1_500):
+        who = s.transaction(who)
+        s.tick(1.0)
+    assert len(s.shard._timers) < 1_000
+
+
 def test_an_operator_aborts_a_transaction() -> None:
     s = Scene()
     assert s.call(s.shard.abort, "x") == "UnknownTransactionError"

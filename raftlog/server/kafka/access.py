@@ -480,6 +480,33 @@ def _end(
     return Admitted(request)
 
 
+_TRANSACTIONS: Final = _Each(
+    "transactional_ids",
+    "transaction_states",
+    transactions.refuse_describe,
+    _named("DESCRIBE", "TRANSACTIONAL_ID"),
+)
+
+
+def _describe_transactions(
+    context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    """Show of each transaction the topics that the client may describe."""
+    admitted = yield from _TRANSACTIONS(context, caller, request)
+
+    def amend(response: Message | None) -> Stepwise[Message]:
+        if admitted.amend is not None:
+            response = yield from admitted.amend(response)
+        assert response is not None
+        for state in response.transaction_states:
+            state.topics = yield from describable(
+                caller, "TOPIC", state.topics, attrgetter("topic")
+            )
+        return response
+
+    return Admitted(admitted.request, amend)
+
+
 def _list_transactions(
     _context: BrokerContext, caller: Caller, request: KafkaRequest
 ) -> Stepwise[Admitted[KafkaRequest]]:
@@ -526,12 +553,7 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.ADD_OFFSETS_TO_TXN.key: _add_offsets,
     api.END_TXN.key: _end,
     api.WRITE_TXN_MARKERS.key: of_cluster("CLUSTER_ACTION"),
-    api.DESCRIBE_TRANSACTIONS.key: _Each(
-        "transactional_ids",
-        "transaction_states",
-        transactions.refuse_describe,
-        _named("DESCRIBE", "TRANSACTIONAL_ID"),
-    ),
+    api.DESCRIBE_TRANSACTIONS.key: _describe_transactions,
     api.LIST_TRANSACTIONS.key: _list_transactions,
     api.CREATE_TOPICS.key: _Each("topics", "topics", topics.refuse_create, _create_denial),
     api.DELETE_TOPICS.key: _by_version(

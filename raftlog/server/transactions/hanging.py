@@ -6,7 +6,7 @@ or a mirror. Then no marker would come, and readers of committed records would w
 
 A leader that has an open transaction for longer than any time limit asks all brokers for its
 coordinator. If all partitions of ``__transaction_state`` have a confirmed leader, and none has the
-producer with this partition in an open or ending transaction, it appends a marker of its own. That
+producer with this partition in an open or ending transaction, it appends a marker itself. That
 is safe: a partition is in the committed state of its transaction before its first batch is stored.
 And if the producer has written in between, perhaps in a new transaction, nothing is done.
 """
@@ -73,7 +73,7 @@ class HangingTransactions:
         self._timer = context.loop.call_later(CHECK_SECONDS, self._check)
 
     async def stop(self) -> None:
-        """Check no more."""
+        """Stop the checks."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -702,3 +702,70 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ThrottledError, match="Request it again"):
         room.check("a part")
     assert (unsigned(3), unsigned(-1)) == (3, 10_000)
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def begun(client: KafkaClient, name: str) -> tuple[int, int]:
+    """The producer id and epoch of a new instance."""
+    asked = codec.structs("request", apis.FIND_COORDINATOR.key).root(
+        key_type=1, coordinator_keys=[name]
+    )
+    while client.ask(apis.FIND_COORDINATOR, 6, asked).coordinators[0].error_code:
+        pass
+    asked = codec.structs("request", apis.INIT_PRODUCER_ID.key).root(
+        transactional_id=name, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    answer = client.ask(apis.INIT_PRODUCER_ID, 5, asked)
+    assert answer.error_code == errors.NONE
+    return answer.producer_id, answer.producer_epoch
+
+
+def test_a_transaction_has_only_topics_that_its_client_may_write(
+    broker: RunningBroker, client: KafkaClient
+) -> None:
+    """One that is denied fails the whole request; a description shows what its reader may see."""
+    rules = [
+        *(allow("WRITE", "TRANSACTIONAL_ID"), allow("DESCRIBE", "TRANSACTIONAL_ID")),
+        *(allow("WRITE", "TOPIC", TOPIC), allow("WRITE", "TOPIC", "orders")),
+    ]
+    structs = codec.structs("request", apis.ADD_PARTITIONS_TO_TXN.key)
+    with allowing(broker, *rules):
+        producer_id, epoch = begun(client, "tx")
+
+        def add(*names: str) -> list[int]:
+            asked = structs.root(
+                v3_and_below_transactional_id="tx",
+                v3_and_below_producer_id=producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=[
+                    structs.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in names
+                ],
+            )
+            answer = client.ask(apis.ADD_PARTITIONS_TO_TXN, 3, asked)
+            return list(codes(answer.results_by_topic_v3_and_below))
+
+        denied = errors.TOPIC_AUTHORIZATION_FAILED
+        assert add(TOPIC, "secret") == [errors.OPERATION_NOT_ATTEMPTED, denied]
+        assert add(TOPIC, "orders") == [0, 0]
+        asked = codec.structs("request", apis.DESCRIBE_TRANSACTIONS.key).root(
+            transactional_ids=["tx"]
+        )
+        (state,) = client.ask(apis.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+        assert [each.topic for each in state.topics] == [TOPIC, "orders"]
+    with allowing(broker, allow("DESCRIBE", "TRANSACTIONAL_ID"), allow("DESCRIBE", "TOPIC", TOPIC)):
+        (state,) = client.ask(apis.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+        assert [each.topic for each in state.topics] == [TOPIC]
+    listed = codec.structs("request", apis.LIST_TRANSACTIONS.key).root()
+    assert client.ask(apis.LIST_TRANSACTIONS, 2, listed).transaction_states == []
+
+
+def test_another_user_of_a_transactional_id_gets_a_producer_id_that_it_may_use(
+    broker: RunningBroker, client: KafkaClient
+) -> None:
+    rule = [allow("WRITE", "TRANSACTIONAL_ID"), allow("DESCRIBE", "TRANSACTIONAL_ID")]
+    with allowing(broker, *rule), kafka_acting(broker, "admin") as admin:
+        first, second, third = (begun(each, "shared") for each in (admin, client, client))
+    assert first[0] != second[0]
+    assert third == (second[0], second[1] + 1)
