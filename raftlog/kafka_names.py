@@ -51,7 +51,6 @@ NAMES: Final[Mapping[str, str]] = {
     "ssl_key_location": "ssl_keyfile",
     "topic": "name",
     "topic_configs": "config",
-    "transactional_id": "use ResumableProducer(name=...): there are no transactions yet",
 }
 _SECURITY_PREFIXES: Final = ("sasl_", "security_", "ssl_")  # of arguments that all clients have
 

@@ -353,6 +353,10 @@ _BINARY_OUT: Final = (
     'string)"), from_json or from_avro'
 )
 _BINARY_IN: Final = "write key and value as string or binary columns, with to_json or to_avro"
+_NO_TRANSACTION: Final = (
+    "the sink writes without transactions; a stream's writes are stored once without one, those of "
+    "a batch with idempotenceId and idempotenceVersion"
+)
 _FIXED: Final = "writes are always idempotent and wait for all in-sync replicas; leave it out"
 _NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"  # noqa: S105 - a name, no secret
 # Settings that the source controls, or that have another name here, with the replacement.
@@ -388,8 +392,8 @@ _OWNED: Final[Mapping[str, str]] = {
     "enable_idempotence": _FIXED,
     "max_in_flight_requests_per_connection": _FIXED,
     "retries": "set raftlog.delivery.timeout.ms: the time for which a write is retried",
-    "transactional_id": "there are no transactions; a stream's writes are stored once without one, "
-    "a batch's with idempotenceId and idempotenceVersion",
+    "transactional_id": _NO_TRANSACTION,
+    "transaction_timeout_ms": _NO_TRANSACTION,
     "partitioner": "write a column `partition`",
     "partitioner_class": "write a column `partition`",
     "batch_size": "set raftlog.batch.bytes.max",

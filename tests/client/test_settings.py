@@ -60,6 +60,8 @@ PRODUCER = {
     "request_timeout_ms": 30_000,
     "delivery_timeout_ms": 120_000,
     "partitioner": None,
+    "transactional_id": None,
+    "transaction_timeout_ms": 60_000,
 }
 CONSUMER = {
     "auto_offset_reset": "latest",
