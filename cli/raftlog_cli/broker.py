@@ -139,7 +139,9 @@ def broker(
     insecure: bool,
     stop_with_stdin: bool,
 ) -> None:
-    """Run one broker, or with --workers several that share this host.
+    """Run one broker.
+
+    With --workers, it runs several that share this host, each of which uses a core.
 
     The broker logs to stderr: "ready" with its address when it can serve requests. SIGTERM or
     Ctrl-C stops it after the requests in flight are completed. Without --voters and --join it is a

@@ -28,7 +28,6 @@ COVERED_BY = {
     "raftlog/bench/group_idlers.py": "tests/bench/test_broker.py",
     "raftlog/bench/group_member.py": "tests/bench/test_broker.py",
     "raftlog/client/scan.py": "tests/client/test_scan.py",
-    "raftlog/storage/transactions.py": "tests/storage/test_transactions.py",
     "raftlog/kafka_names.py": "tests/test_types.py",
     "raftlog/scanning.py": "tests/test_scanning.py",
     "raftlog/server/access/admission.py": "tests/server/test_authentication.py",
