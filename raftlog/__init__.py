@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from raftlog.client.producer import Producer
     from raftlog.client.scan import Scan, scan
+    from raftlog.client.transactions import Transaction
     from raftlog.embedded import EmbeddedLog
     from raftlog.embedded import open as open  # noqa: A004 - `raftlog.open` is its name
     from raftlog.mirror.table import Table
@@ -98,6 +99,7 @@ __all__ = [
     "TopicDiskUse",
     "TopicListing",
     "TopicPartition",
+    "Transaction",
     "__version__",
     "aio",
     "errors",
@@ -136,6 +138,7 @@ _HOMES: Final = {
     "outcomes": "raftlog.client.delivery",
     "scan": "raftlog.client.scan",
     "Table": "raftlog.mirror.table",
+    "Transaction": "raftlog.client.transactions",
     "EmbeddedLog": "raftlog.embedded",
     "open": "raftlog.embedded",
     "Acl": "raftlog.security.acl",

@@ -16,8 +16,9 @@ from raftlog.lazy import lazy_names
 if TYPE_CHECKING:
     from raftlog.client.administration.admin import AsyncAdmin
     from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
+    from raftlog.client.transactions import AsyncTransaction
 
-__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer"]
+__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer", "AsyncTransaction"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -25,6 +26,7 @@ __getattr__ = lazy_names(
         "AsyncAdmin": "raftlog.client.administration.admin",
         "AsyncConsumer": "raftlog.client.aio.clients",
         "AsyncProducer": "raftlog.client.aio.clients",
+        "AsyncTransaction": "raftlog.client.transactions",
     },
 )
 

@@ -225,7 +225,7 @@ class ConsumerBase(Generic[K, V]):
             settings.group, membership.member_id, membership.epoch, settings.instance_id
         )
 
-    def processed(
+    def _processed(
         self, what: str, offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None
     ) -> tuple[Member, Reading]:
         """Return what ``commit`` would commit, for the modules of the client. ``what``: the call,

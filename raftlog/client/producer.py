@@ -175,9 +175,9 @@ class ProducerThread(ThreadedClient):
             raise ClosedError("the producer was closed")
         if not isinstance(topic, str):
             raise TypeError(f"topic={topic!r} is not the name of a topic (str)")
-        return self.run_in_thread(lambda: self._core.prepare(topic, partition))
+        return self._run_in_thread(lambda: self._core.prepare(topic, partition))
 
-    def run_in_thread(
+    def _run_in_thread(
         self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None
     ) -> T:
         """Run ``work()`` in the I/O thread, and wait for it. For the modules of the client.
@@ -489,4 +489,4 @@ class Producer(ProducerThread, ProducerBase):
         producer has the transactional ID (that one has ended the transaction), and
         ``InvalidRequestError`` if no outcome is unknown.
         """
-        return self.run_in_thread(self._core.transactions.recover)
+        return self._run_in_thread(self._core.transactions.recover)

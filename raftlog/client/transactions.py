@@ -338,7 +338,7 @@ class _TransactionBase:
     ) -> _Consumed | None:
         """Return what ``commit_offsets`` commits; None for nothing."""
         self._check()
-        member, reading = consumer.processed("commit_offsets", offsets)
+        member, reading = consumer._processed("commit_offsets", offsets)
         if member.settings.auto_commit:
             raise InvalidRequestError(
                 "the consumer commits its offsets automatically, also those of records whose "
@@ -383,7 +383,7 @@ class Transaction(_TransactionBase):
         self._transactions = transactions
 
     def __enter__(self) -> Transaction:
-        self._producer.run_in_thread(self._transactions.begin)
+        self._producer._run_in_thread(self._transactions.begin)
         self._is_active = True
         return self
 
@@ -439,7 +439,7 @@ class Transaction(_TransactionBase):
         """
         consumed = self._consumed(consumer, offsets)
         if consumed is not None:
-            self._producer.run_in_thread(lambda: consumed.commit(self._transactions))
+            self._producer._run_in_thread(lambda: consumed.commit(self._transactions))
 
     def __exit__(
         self,
@@ -457,7 +457,7 @@ class Transaction(_TransactionBase):
         except BaseException as interruption:
             self._abort(interruption)
             raise
-        self._producer.run_in_thread(self._transactions.commit)
+        self._producer._run_in_thread(self._transactions.commit)
         self._note_committed()
 
     def _abort(self, error: BaseException) -> None:
@@ -466,7 +466,7 @@ class Transaction(_TransactionBase):
         """
         limit_s = None if isinstance(error, Exception) else CLOSE_AFTER_INTERRUPT_S
         with suppress(RaftlogError, TimeoutError):
-            self._producer.run_in_thread(self._transactions.abort, limit_s)
+            self._producer._run_in_thread(self._transactions.abort, limit_s)
 
 
 class AsyncTransaction(_TransactionBase):
@@ -478,7 +478,7 @@ class AsyncTransaction(_TransactionBase):
         self._transactions = transactions
 
     async def __aenter__(self) -> AsyncTransaction:
-        await self._producer.run_on_loop(self._transactions.begin)
+        await self._producer._run_on_loop(self._transactions.begin)
         self._is_active = True
         return self
 
@@ -524,7 +524,7 @@ class AsyncTransaction(_TransactionBase):
         """See ``Transaction.commit_offsets``."""
         consumed = self._consumed(consumer, offsets)
         if consumed is not None:
-            await self._producer.run_on_loop(lambda: consumed.commit(self._transactions))
+            await self._producer._run_on_loop(lambda: consumed.commit(self._transactions))
 
     async def __aexit__(
         self,
@@ -542,9 +542,9 @@ class AsyncTransaction(_TransactionBase):
         except BaseException:
             await self._abort()
             raise
-        await self._producer.run_on_loop(self._transactions.commit)
+        await self._producer._run_on_loop(self._transactions.commit)
         self._note_committed()
 
     async def _abort(self) -> None:
         with suppress(RaftlogError):
-            await self._producer.run_on_loop(self._transactions.abort)
+            await self._producer._run_on_loop(self._transactions.abort)

@@ -492,7 +492,7 @@ def test_the_synchronous_producer() -> None:
         async def coordinate() -> FakeTransactions:
             return FakeTransactions(fake)
 
-        known = producer.run_in_thread(coordinate)
+        known = producer._run_in_thread(coordinate)
         with producer.transaction() as txn:
             txn.send("t", b"a")
             txn.send_many("t", [b"b", b"c"])

@@ -191,9 +191,9 @@ class AsyncProducer(LoopBound, ProducerBase):
         """Find out how a transaction ended whose commit had no response. See
         ``Producer.recover``.
         """
-        return await self.run_on_loop(self._core.transactions.recover)
+        return await self._run_on_loop(self._core.transactions.recover)
 
-    async def run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run_on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await ``work()``. For the modules of the client."""
         self._bind()
         return await work()
