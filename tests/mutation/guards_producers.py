@@ -74,7 +74,7 @@ GUARDS: Final = [
         module=_LIST,
         function="list_producers",
         change=drop("call check_readable"),
-        tests=(f"{_TEST_LIST}::test_each_partition_has_its_own_outcome",),
+        tests=(f"{_TEST_LIST}::test_each_partition_has_its_own_outcome_in_list_producers",),
     ),
     Guard(
         name="a list of producers compares leader epochs",
