@@ -16,7 +16,7 @@ from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.testing import Cluster
 from raftlog.testing.cluster import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.seeds]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/transactions.md"
 MARK = "<!-- run by tests/integration/test_transactions.py -->\n"
