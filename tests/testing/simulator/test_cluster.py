@@ -135,9 +135,12 @@ def test_reading_what_is_not_committed_from_a_replica_is_caught(
 ) -> None:
     read = Partition.read
 
-    def read_all(self: Partition, *, start_offset: int, bytes_max: int) -> list[bytes]:
-        how = read if self.leadership is not None else Partition.read_uncommitted
-        return how(self, start_offset=start_offset, bytes_max=bytes_max)
+    def read_all(
+        self: Partition, *, start_offset: int, bytes_max: int, to_stable: bool
+    ) -> list[bytes]:
+        if self.leadership is None:
+            return self.read_uncommitted(start_offset=start_offset, bytes_max=bytes_max)
+        return read(self, start_offset=start_offset, bytes_max=bytes_max, to_stable=to_stable)
 
     monkeypatch.setattr(Partition, "read", read_all)
 

@@ -31,7 +31,8 @@ def no_verification(_self: ProducerTable, _producer: int, _epoch: int) -> bool:
     [
         (LogTransactions, "last_stable_offset", no_stable_offset, "PRECOMMITTED-READ"),
         (_Dropped, "has", no_aborted, "ABORTED-READ"),
-        (ProducerTable, "has_open", no_verification, "HANGING"),
+        # No coordinator knows them: their leaders abort them, also those that are acknowledged.
+        (ProducerTable, "has_open", no_verification, "LOST-WRITE"),
     ],
 )
 def test_a_planted_defect_is_found(
