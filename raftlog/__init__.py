@@ -18,6 +18,10 @@ if TYPE_CHECKING:
         PartitionLag,
     )
     from raftlog.client.administration.security import AclDecision
+    from raftlog.client.administration.transactions import (
+        TransactionDescription,
+        TransactionListing,
+    )
     from raftlog.client.consumer import Consumer
     from raftlog.client.delivery import DeliveryFuture, RangesFuture, outcomes
     from raftlog.client.descriptions import (
@@ -100,6 +104,8 @@ __all__ = [
     "TopicListing",
     "TopicPartition",
     "Transaction",
+    "TransactionDescription",
+    "TransactionListing",
     "__version__",
     "aio",
     "errors",
@@ -130,6 +136,8 @@ _HOMES: Final = {
     "ReplicaDescription": "raftlog.client.descriptions",
     "TopicDescription": "raftlog.client.descriptions",
     "TopicListing": "raftlog.client.descriptions",
+    "TransactionDescription": "raftlog.client.administration.transactions",
+    "TransactionListing": "raftlog.client.administration.transactions",
     "GroupDescription": "raftlog.client.administration.groups",
     "GroupListing": "raftlog.client.administration.groups",
     "MemberDescription": "raftlog.client.administration.groups",

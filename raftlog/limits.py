@@ -125,6 +125,8 @@ COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of an inte
 # -- transactions ----------------------------------------------------------------------------------
 TRANSACTIONAL_ID_CHARS_MAX: Final = 1_024
 TRANSACTIONAL_IDS_MAX: Final = 100_000  # of one partition of __transaction_state
+LISTED_TRANSACTIONS_MAX: Final = 1_000  # transactional ids in one response
+TRANSACTION_FILTERS_MAX: Final = 1_000  # producer ids in a request that lists transactions
 TRANSACTION_PARTS_MAX: Final = 10_000  # partitions of one transaction
 TRANSACTION_ITEMS_PER_REQUEST_MAX: Final = 1_000  # markers, or questions, to another broker
 TRANSACTION_ITEMS_QUEUED_MAX: Final = 100_000  # for another broker

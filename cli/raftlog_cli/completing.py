@@ -46,6 +46,9 @@ def _partitions(admin: Admin) -> Iterable[str]:
 topics: Final = _from_cluster(lambda admin: admin.list_topics())
 partitions: Final = _from_cluster(_partitions)
 groups: Final = _from_cluster(lambda admin: [row.group for row in admin.list_groups()])
+transactional_ids: Final = _from_cluster(
+    lambda admin: [row.transactional_id for row in admin.list_transactions()]
+)
 brokers: Final = _from_cluster(
     lambda admin: [str(broker.id) for broker in admin.summarize_cluster().brokers]
 )

@@ -350,12 +350,12 @@ def changes(member: MemberDescription) -> str:
 def partition_ranges(found: Iterable[TopicPartition]) -> str:
     """Return sorted partitions in a short form, such as ``clicks:0-3,7 views:0``."""
     return " ".join(
-        f"{topic}:{_ranges([tp.partition for tp in of_topic])}"
+        f"{topic}:{ranges([tp.partition for tp in of_topic])}"
         for topic, of_topic in groupby(found, key=lambda tp: tp.topic)
     )
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Return numbers in a short form, such as ``0-3,7``."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "raftlog_cli.group:group",
         "List, describe, reset and delete consumer groups.",
     ),
+    "txn": Entry("raftlog_cli.txn:txn", "List and describe transactions, and abort one."),
     "cluster": Entry(
         "raftlog_cli.cluster:cluster",
         "Show the cluster, move leaders and replicas, recover it.",

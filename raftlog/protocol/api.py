@@ -505,6 +505,26 @@ TRANSACTION_OFFSET_COMMIT: Final = Api(
     records.OffsetCommitResponse,
     header_bytes_max=limits.PARTITIONS_HEADER_BYTES_MAX,
 )
+LIST_TRANSACTIONS: Final = Api(
+    70,
+    "list_transactions",
+    records.ListTransactionsRequest,
+    records.ListTransactionsResponse,
+    idempotent=True,
+)
+DESCRIBE_TRANSACTION: Final = Api(
+    71,
+    "describe_transaction",
+    records.DescribeTransactionRequest,
+    records.DescribeTransactionResponse,
+    idempotent=True,
+)
+ABORT_TRANSACTION: Final = Api(
+    72,
+    "abort_transaction",
+    records.AbortTransactionRequest,
+    records.AbortTransactionResponse,
+)
 
 APIS: Final[dict[int, Api]] = {
     api.number: api
@@ -579,6 +599,9 @@ APIS: Final[dict[int, Api]] = {
         INIT_TRANSACTIONS,
         END_TRANSACTION,
         TRANSACTION_OFFSET_COMMIT,
+        LIST_TRANSACTIONS,
+        DESCRIBE_TRANSACTION,
+        ABORT_TRANSACTION,
     )
 }
 

@@ -751,6 +751,81 @@ class TransactionOffsetCommitRequest(Message):
     topic_ids: Annotated[dict[str, str], Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)] = {}
 
 
+class ListTransactionsRequest(Message):
+    """List transactional IDs that the receiving broker coordinates.
+
+    ``states``, ``producer_ids``: only those with one of them; empty: any. ``open_for_ms``: only
+    those with a transaction that has been open for this time; -1: any. ``after``: position from the
+    last response, -1 for the first page.
+    """
+
+    states: Annotated[list[str], Meta(max_length=limits.TRANSACTION_FILTERS_MAX)] = []
+    producer_ids: Annotated[list[ProducerId], Meta(max_length=limits.TRANSACTION_FILTERS_MAX)] = []
+    open_for_ms: WireTimestamp = -1
+    after: Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)] = -1
+
+
+class TransactionListing(Message):
+    """Transactional ID in a listing. ``started_ms``: of the open transaction, or -1."""
+
+    transactional_id: str
+    state: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    timeout_ms: TimeoutMs
+    started_ms: WireTimestamp = -1
+
+
+class ListTransactionsResponse(Message):
+    """A page of the transactional IDs that the responding broker coordinates.
+
+    ``after``: position of the next page, or -1. ``loading``: number of partitions of
+    ``__transaction_state`` that the broker is still loading. ``partitions``: those that the listing
+    covers.
+    """
+
+    transactions: list[TransactionListing]
+    after: int = -1
+    loading: int = 0
+    partitions: Annotated[list[PartitionIndex], _Partitions] = []
+
+
+class DescribeTransactionRequest(Message):
+    transactional_id: TransactionalId
+
+
+class TransactionTopic(Message):
+    topic: TopicName
+    partitions: list[PartitionIndex]
+
+
+class DescribeTransactionResponse(Message):
+    """Description of a transactional ID.
+
+    ``topics``: partitions of the transaction that is open, or is being completed; without those of
+    deleted topics. ``started_ms``: -1 without such a transaction.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    timeout_ms: TimeoutMs
+    coordinator: NodeId
+    started_ms: WireTimestamp = -1
+    topics: list[TransactionTopic] = []
+
+
+class AbortTransactionRequest(Message):
+    """Abort the open transaction, as after its time limit."""
+
+    transactional_id: TransactionalId
+
+
+class AbortTransactionResponse(Message):
+    """The decision is committed: the transaction will be aborted in every partition."""
+
+
 # -- offsets and groups ----------------------------------------------------------------------------
 
 

@@ -431,14 +431,17 @@ class TransactionShard:
         return self._write(None, txn, now=now, now_ms=now_ms)
 
     def abort(self, name: str, *, now: float, now_ms: TimestampMs) -> StateChange[None]:
-        """Abort the open transaction, as after its time limit. Its client is fenced.
+        """Abort the open transaction, as after its time limit; or it is being aborted already.
 
-        Raises ``UnknownTransactionError``, ``ConcurrentTransactionsError`` or
-        ``InvalidTransactionStateError`` (none is open).
+        A client of version 2 is told that the transaction was aborted, one of version 1 that it is
+        fenced. Raises ``UnknownTransactionError`` or ``InvalidTransactionStateError`` (none is
+        open, or its commit is decided).
         """
         txn = self._found(name)
-        if txn.is_ending:
-            raise _concurrent(txn)
+        if txn.status == "prepare_abort":
+            return StateChange(None)
+        if txn.status == "prepare_commit":
+            raise _bad_state(txn, "cannot be aborted: its commit is decided")
         if txn.status != "ongoing":
             raise _bad_state(txn, "is not open")
         self._decide(txn, is_commit=False, is_bumped=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from raftlog import Producer
 from raftlog_cli import completing
 from raftlog_cli.tail import tail
 from tests.cli.conftest import Raftlog
@@ -35,6 +36,12 @@ def test_names_are_those_of_the_cluster(raftlog: Raftlog, bootstrap: str, topic:
     assert complete(completing.partitions, topic) == [f"{topic}:0", f"{topic}:1"]
     assert complete(completing.groups, "group-" + topic) == [f"group-{topic}"]
     assert complete(completing.brokers, "") == ["1"]
+    with (
+        Producer(bootstrap, transactional_id=f"tx-{topic}") as producer,
+        producer.transaction() as txn,
+    ):
+        txn.send(topic, b"a")
+    assert complete(completing.transactional_ids, "tx-" + topic) == [f"tx-{topic}"]
 
 
 @pytest.mark.parametrize("bootstrap", ["127.0.0.1:1", "no address"])

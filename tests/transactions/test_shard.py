@@ -355,9 +355,13 @@ def test_an_operator_aborts_a_transaction() -> None:
     assert s.call(s.shard.abort, "x") == STATE
     s.add(who)
     assert s.call(s.shard.abort, "x") is None
-    assert s.call(s.shard.abort, "x") == CONCURRENT
+    assert s.call(s.shard.abort, "x") is None, "it is being aborted already"
     s.mark()
     assert s.view().status == "complete_abort"
+    who = s.init()
+    s.add(who)
+    s.end(who)
+    assert s.call(s.shard.abort, "x") == STATE, "its commit is decided"
 
 
 # -- the log

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, Unpac
 from raftlog import limits
 from raftlog.client.administration import groups as administration
 from raftlog.client.administration import security as security_calls
+from raftlog.client.administration import transactions as transaction_calls
 from raftlog.client.administration.describe import (
     describe_cluster,
     describe_disks,
@@ -24,6 +25,7 @@ from raftlog.client.administration.describe import (
 )
 from raftlog.client.administration.groups import GroupDescription, GroupListing
 from raftlog.client.administration.security import AclDecision, NewToken, TokenListing, UserListing
+from raftlog.client.administration.transactions import TransactionDescription, TransactionListing
 from raftlog.client.base import ClientEnvironment, LoopBound
 from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Connection, prove_operator
@@ -45,7 +47,7 @@ from raftlog.client.descriptions import (
     TopicListing,
     recovery_description,
 )
-from raftlog.client.groups.coordinator import Coordinators
+from raftlog.client.groups.coordinator import TRANSACTIONS, Coordinators
 from raftlog.client.registry import call_registry
 from raftlog.client.requests import At, delete_records, list_offsets, try_list_producers
 from raftlog.client.retry import may_retry
@@ -268,6 +270,7 @@ class AsyncAdmin(LoopBound, AdminBase):
             entropy=self._host.entropy,
         )
         self._coordinators = Coordinators(self._cluster)
+        self._transactions = Coordinators(self._cluster, TRANSACTIONS)
 
     # -- topics
 
@@ -962,6 +965,58 @@ class AsyncAdmin(LoopBound, AdminBase):
             self._cluster, self._coordinators, name, wanted, expected
         )
 
+    # -- transactions
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        producer_ids: Iterable[int] | None = None,
+        min_duration_ms: int | None = None,
+    ) -> list[TransactionListing]:
+        """Return the transactional ids of the cluster that this client may describe, sorted.
+
+        ``states``: only those in one of these states (``TransactionListing``). Default: any.
+        ``producer_ids``: only those with one of these producer ids, 1,000 at most. Default: any.
+        ``min_duration_ms``: only those with a transaction that has been open for at least this
+            time, from 0. Default: also those without an open transaction.
+
+        Queries every coordinator, and waits for one that is still loading its transactions. The
+        list is always complete. If a coordinator does not respond within ``request_timeout_ms``,
+        the call raises ``LeaderNotAvailableError``, ``BrokerUnavailableError`` or
+        ``CoordinatorLoadingError``. Raises ``InvalidRequestError`` for an unknown state, and
+        ``UnsupportedFeatureError`` if a broker does not support transactions.
+        """
+        self._bind()
+        request = transaction_calls.listing_request(states, producer_ids, min_duration_ms)
+        return await transaction_calls.list_transactions(self._cluster, request)
+
+    async def describe_transactions(self, ids: Iterable[str]) -> list[TransactionDescription]:
+        """Return the state, the producer and the partitions of each transactional id.
+
+        Raises ``UnknownTransactionError`` if an id does not exist, or has expired.
+        """
+        self._bind()
+        names = transaction_calls.transactional_ids(ids)
+        return await transaction_calls.describe_transactions(self._transactions, names)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of a producer, as after its time limit.
+
+        Returns when the decision is committed; readers pass the records as soon as their partitions
+        have confirmed it. The next call of the producer raises ``TransactionAbortedError``, and it
+        may run the transaction again; Kafka clients do the same with ``transaction.version=2``.
+        Older ones are fenced, and must be started again. For a transaction that is already being
+        aborted, the call has no effect.
+
+        Raises ``UnknownTransactionError`` if the id does not exist,
+        ``InvalidTransactionStateError`` if no transaction is open or its commit is decided, and
+        ``OutcomeUnknownError`` if the response is lost.
+        """
+        self._bind()
+        (name,) = transaction_calls.transactional_ids([transactional_id])
+        await transaction_calls.abort_transaction(self._transactions, name)
+
     # -- users
 
     async def list_users(self) -> list[UserListing]:
@@ -1276,6 +1331,10 @@ class Admin(AdminBase, PlainClient):
     group_offsets = _waiting(AsyncAdmin.group_offsets)
     alter_group_offsets = _waiting(AsyncAdmin.alter_group_offsets)
     commit_offsets = _waiting(AsyncAdmin.commit_offsets)
+
+    list_transactions = _waiting(AsyncAdmin.list_transactions)
+    describe_transactions = _waiting(AsyncAdmin.describe_transactions)
+    abort_transaction = _waiting(AsyncAdmin.abort_transaction)
 
     list_users = _waiting(AsyncAdmin.list_users)
     create_user = _waiting(AsyncAdmin.create_user)

@@ -67,9 +67,9 @@ from raftlog.types import (
 
 T = TypeVar("T")
 
-_AT_ONCE_MAX: Final = 16  # groups with concurrent requests
+_AT_ONCE_MAX: Final = 16  # names with concurrent requests
 
-_Leaders = tuple[tuple[int | None, LeaderEpoch], ...]  # of the partitions of __consumer_offsets
+Leaders = tuple[tuple[int | None, LeaderEpoch], ...]  # of the partitions of an internal topic
 
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
@@ -79,9 +79,14 @@ async def list_groups(cluster: Cluster) -> list[GroupListing]:
     """
 
     async def attempt() -> list[GroupListing]:
-        leaders = await _coordinating(cluster)
+        leaders = await coordinating(cluster, OFFSETS_TOPIC)
         found: dict[str, GroupListing] = {}
-        for broker, answer in (await _ask_coordinators(cluster, leaders)).items():
+        request = ListGroupsRequest()
+        answers = await ask_coordinators(
+            cluster, leaders, apis.LIST_GROUPS, request, topic=OFFSETS_TOPIC, what="groups"
+        )
+        for broker, answer in answers.items():
+            assert isinstance(answer, ListGroupsResponse)
             if answer.loading:
                 raise CoordinatorLoadingError(
                     f"broker {broker} is still loading the groups that it coordinates "
@@ -89,55 +94,58 @@ async def list_groups(cluster: Cluster) -> list[GroupListing]:
                 )
             for listing in answer.groups:
                 found[listing.group] = group_listing(listing, broker)
-        if await _coordinating(cluster) != leaders:
+        if await coordinating(cluster, OFFSETS_TOPIC) != leaders:
             raise LeaderNotAvailableError("the coordinators have just changed. Try again")
         return [found[group] for group in sorted(found)]
 
     return await cluster.persist(attempt, repeatable=True)
 
 
-async def _coordinating(cluster: Cluster) -> _Leaders:
-    """Return the current coordinators; empty until the first group is created."""
-    view = await cluster.refresh([OFFSETS_TOPIC])
-    topic = view.topics.get(OFFSETS_TOPIC)
-    if topic is None:
+async def coordinating(cluster: Cluster, topic: str) -> Leaders:
+    """Return the current coordinators, whose states are in ``topic``; empty until it is created."""
+    view = await cluster.refresh([topic])
+    found = view.topics.get(topic)
+    if found is None:
         return ()
-    return tuple((part.leader, part.leader_epoch) for part in topic.partitions)
+    return tuple((part.leader, part.leader_epoch) for part in found.partitions)
 
 
-async def _ask_coordinators(
-    cluster: Cluster, leaders: _Leaders
-) -> Mapping[int, ListGroupsResponse]:
-    """Return the response of each coordinator. Raises if one cannot be reached."""
+async def ask_coordinators(
+    cluster: Cluster, leaders: Leaders, api: Api, request: Message, *, topic: str, what: str
+) -> Mapping[int, Message]:
+    """Return the response of each coordinator. Raises if one cannot be reached.
+
+    ``what``: what is listed, as errors call it. A response has ``partitions``: those of ``topic``
+    that it covers, or None.
+    """
     for number, (leader, _) in enumerate(leaders):
         if leader is None or leader not in cluster.view.brokers:
             raise LeaderNotAvailableError(
-                f"the groups of {OFFSETS_TOPIC}:{number} have no coordinator. Check whether its "
+                f"the {what} of {topic}:{number} have no coordinator. Check whether its "
                 "brokers are running: `raftlog cluster partitions --unavailable`"
             )
     brokers = cluster.view.brokers
     answers = await cluster.ask_all(
-        apis.LIST_GROUPS,
-        ListGroupsRequest(),
+        api,
+        request,
         brokers={leader: brokers[leader] for leader, _ in leaders if leader is not None},
         patience_s=PATIENCE_S,
     )
-    found: dict[int, ListGroupsResponse] = {}
+    found: dict[int, Message] = {}
     for broker, answer in answers.items():
         if isinstance(answer, RaftlogError):
             cluster.mark_suspect(broker)
             raise type(answer)(
-                f"cannot list the groups that broker {broker} at {brokers[broker]} coordinates: "
+                f"cannot list the {what} that broker {broker} at {brokers[broker]} coordinates: "
                 f"{answer}"
             ) from answer
-        assert isinstance(answer, ListGroupsResponse)
         found[broker] = answer
     for number, (leader, _) in enumerate(leaders):
-        spoken_for = None if leader is None else found[leader].partitions
-        if spoken_for is not None and number not in spoken_for:
+        covered = None if leader is None else getattr(found[leader], "partitions", None)
+        if covered is not None and number not in covered:
             raise LeaderNotAvailableError(
-                f"broker {leader} has not yet started to coordinate the groups of "
-                f"{OFFSETS_TOPIC}:{number}. Try again in a moment"
+                f"broker {leader} has not yet started to coordinate the {what} of "
+                f"{topic}:{number}. Try again in a moment"
             )
     return found
 
@@ -154,18 +162,18 @@ async def describe_groups(
     async def describe(group: str) -> GroupDescription:
         return await _describe_group(cluster, coordinators, group, now_ms=now_ms)
 
-    return await _all_of(groups, describe)
+    return await all_of(groups, describe)
 
 
-async def _all_of(groups: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Run ``work`` for all groups, up to 16 at a time. Raises the first error at the end."""
+async def all_of(names: Sequence[str], work: Callable[[str], Awaitable[T]]) -> list[T]:
+    """Run ``work`` for all names, up to 16 at a time. Raises the first error at the end."""
     gate = asyncio.Semaphore(_AT_ONCE_MAX)
 
-    async def one(group: str) -> T:
+    async def one(name: str) -> T:
         async with gate:
-            return await work(group)
+            return await work(name)
 
-    outcomes = await asyncio.gather(*map(one, groups), return_exceptions=True)
+    outcomes = await asyncio.gather(*map(one, names), return_exceptions=True)
     done: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -317,7 +325,7 @@ async def delete_groups(coordinators: Coordinators, groups: Sequence[str]) -> No
         assert isinstance(answer, DeleteGroupsResponse)
         _raise(group, answer.groups[0].failure)
 
-    await _all_of(groups, delete)
+    await all_of(groups, delete)
 
 
 async def delete_offsets(

@@ -365,6 +365,52 @@ def _of_transaction(then: Rule[Request] = free) -> Rule[Request]:
     return rule
 
 
+def _coordinator_denial(caller: Caller, name: str) -> AccessDeniedError | None:
+    """An operator who may abort any transaction may look up its coordinator."""
+    if caller.may("ALTER", "CLUSTER", CLUSTER_NAME):
+        return None
+    return caller.denial("DESCRIBE", "TRANSACTIONAL_ID", name)
+
+
+def _list_transactions(
+    _context: BrokerContext, caller: Caller, request: Request
+) -> Stepwise[Admitted[Request]]:
+    yield from ()
+
+    def amend(response: Any) -> Stepwise[Any]:
+        kept = yield from describable(
+            caller, "TRANSACTIONAL_ID", response.transactions, attrgetter("transactional_id")
+        )
+        return replace(response, transactions=kept)
+
+    return Admitted(request, amend)
+
+
+def _describe_transaction(
+    _context: BrokerContext, caller: Caller, request: Request
+) -> Stepwise[Admitted[Request]]:
+    """Show of the transaction the topics that the client may describe."""
+    message: Any = request.message
+    caller.require("DESCRIBE", "TRANSACTIONAL_ID", message.transactional_id)
+    yield from ()
+
+    def amend(response: Any) -> Stepwise[Any]:
+        kept = yield from describable(caller, "TOPIC", response.topics, attrgetter("topic"))
+        return replace(response, topics=kept)
+
+    return Admitted(request, amend)
+
+
+def _abort_transaction(
+    _context: BrokerContext, caller: Caller, request: Request
+) -> Stepwise[Admitted[Request]]:
+    message: Any = request.message
+    if not caller.may("ALTER", "CLUSTER", CLUSTER_NAME):
+        caller.require("WRITE", "TRANSACTIONAL_ID", message.transactional_id)
+    yield from ()
+    return Admitted(request)
+
+
 def _groups(operation: Operation, response: type[Message], results: str, kind: Any) -> _Each:
     return _Each(operation, "GROUP", "groups", response, results, _group(kind), name=str)
 
@@ -586,9 +632,12 @@ RULES: Final[dict[int, Rule[Request]]] = {
         records.FindCoordinatorsResponse,
         "coordinators",
         _group(records.CoordinatorInfo),
-        name=str,
+        denial=_coordinator_denial,
     ),
     api.INIT_TRANSACTIONS.number: _of_transaction(),
     api.END_TRANSACTION.number: _of_transaction(),
     api.TRANSACTION_OFFSET_COMMIT.number: _of_transaction(_COMMIT),
+    api.LIST_TRANSACTIONS.number: _list_transactions,
+    api.DESCRIBE_TRANSACTION.number: _describe_transaction,
+    api.ABORT_TRANSACTION.number: _abort_transaction,
 }

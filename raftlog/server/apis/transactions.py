@@ -1,25 +1,43 @@
 """``find_transaction_coordinators``, ``init_transactions``, ``end_transaction`` and
-``transaction_offset_commit``: transactions of raftlog's producers.
+``transaction_offset_commit``: transactions of raftlog's producers. ``list_transactions``,
+``describe_transaction`` and ``abort_transaction``: requests of operators.
 
-They use version 2 of transactions (KIP-890): a leader adds its partition to the transaction with
-the first batch, and each end of a transaction gives the epoch of the next one.
+The producers use version 2 of transactions (KIP-890): a leader adds its partition to the
+transaction with the first batch, and each end of a transaction gives the epoch of the next one.
 """
 
 from __future__ import annotations
 
-from typing import cast
+import operator
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+from zlib import crc32
 
-from raftlog.errors import RaftlogError
+from raftlog import limits
+from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTransactionError
 from raftlog.protocol import records
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
 from raftlog.security import producer_ids
 from raftlog.server.apis.groups import PendingCommit, commit_of, commit_pending, send_committed
+from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply
-from raftlog.server.scheduling import Steps, in_steps
-from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
+from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
+from raftlog.server.transactions.shard import ActiveTransactions
+from raftlog.transactions.shard import (
+    BUMPING_VERSION,
+    STATUSES,
+    Part,
+    ProducerIdentity,
+    TransactionShard,
+    TransactionView,
+)
+from raftlog.types import TimestampMs
 
 
 def handle_find_coordinators(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -106,3 +124,196 @@ def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply)
         reply.go_on(send_committed(reply, message.offsets, outcomes))
 
     yield from commit_pending(context, commit, done, reply.fail, reply.go_on)
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+
+class WantedTransactions(NamedTuple):
+    """Filters of a listing; empty ones select all. ``open_for_ms``: minimum age of the open
+    transaction; -1: also those without one.
+    """
+
+    statuses: Collection[str]
+    producer_ids: Collection[int]
+    open_for_ms: int
+    now_ms: TimestampMs
+
+    def has(self, view: TransactionView) -> bool:
+        """Whether the transactional id is wanted."""
+        open_for_ms = max(0, self.now_ms - view.started_ms) if view.started_ms >= 0 else -1
+        return (
+            (not self.statuses or view.status in self.statuses)
+            and (not self.producer_ids or view.producer_id in self.producer_ids)
+            and open_for_ms >= self.open_for_ms
+        )
+
+
+class ListedTransactions(NamedTuple):
+    """``after``: position of the next page, or -1. ``loading``: number of shards that load, or that
+    have stopped during the request.
+    """
+
+    views: list[TransactionView]
+    after: int
+    loading: int
+
+
+def list_transactions(
+    shards: Sequence[ActiveTransactions],
+    wanted: WantedTransactions,
+    send: Callable[[ListedTransactions], None],
+    *,
+    after: int = -1,
+    count: int | None = None,
+) -> Steps:
+    """Call ``send`` with the transactional ids of all shards, in the order of their positions.
+
+    ``after``, ``count``: of a page. A position tells nothing of the id, which the client of the
+    next request may not be permitted to know. Several ids with the same one are on the same page.
+    """
+    states = [shard.loaded for shard in shards]
+    known: list[tuple[int, str, TransactionShard]] = []
+    for state in states:
+        if state is not None:
+            placed = yield from in_steps(state.names(), partial(_placed, state))
+            known += [each for each in placed if each[0] > after]
+        yield None
+    known.sort(key=itemgetter(0))
+    views: list[TransactionView] = []
+    last = next_after = -1
+    for number, (position, name, state) in enumerate(known):
+        if count is not None and len(views) >= count and position != last:
+            next_after = last
+            break
+        last = position
+        with suppress(UnknownTransactionError):  # it has expired in between
+            view = state.view(name)
+            if wanted.has(view):
+                views.append(view)
+        if not number % ITEMS_PER_STEP:
+            yield None
+
+    def confirmed(answers: list[bool]) -> None:
+        send(ListedTransactions(views, next_after, answers.count(False)))
+
+    outcomes: Outcomes[bool] = Outcomes(len(shards), confirmed)
+    for index, (shard, state) in enumerate(zip(shards, states, strict=True)):
+        failed = partial(_resolve_without, outcomes, index)
+        try:
+            # No other broker has had newer state when it was read.
+            shard.ask(partial(operator.is_, state), partial(outcomes.resolve, index), failed)
+        except RaftlogError as error:
+            failed(error)
+        yield None
+
+
+def _placed(state: TransactionShard, name: str) -> tuple[int, str, TransactionShard]:
+    return crc32(name.encode("utf-8", "surrogatepass")), name, state
+
+
+def _resolve_without(outcomes: Outcomes[bool], index: int, _error: RaftlogError) -> None:
+    outcomes.resolve(index, False)
+
+
+def handle_list(context: BrokerContext, request: Request, reply: Reply) -> Steps:
+    message = cast(records.ListTransactionsRequest, request.message)
+    context.transactions.check_available()
+    unknown = sorted({*message.states} - {*STATUSES})
+    if unknown:
+        raise InvalidRequestError(
+            f"unknown state of a transaction: {unknown[0][:60]!r}. The states are "
+            f"{', '.join(STATUSES)}"
+        )
+    shards = context.transactions.shards()
+
+    def send(found: ListedTransactions) -> None:
+        reply.go_on(_send_listed(reply, found, shards))
+
+    wanted = WantedTransactions(
+        frozenset(message.states),
+        frozenset(message.producer_ids),
+        message.open_for_ms,
+        context.clock.wall_ms(),
+    )
+    return list_transactions(
+        shards, wanted, send, after=message.after, count=limits.LISTED_TRANSACTIONS_MAX
+    )
+
+
+def _send_listed(
+    reply: Reply, found: ListedTransactions, shards: Sequence[ActiveTransactions]
+) -> Steps:
+    listings = yield from in_steps(found.views, _listing)
+    reply.send(
+        records.ListTransactionsResponse(
+            transactions=listings,
+            after=found.after,
+            loading=found.loading,
+            partitions=sorted(shard.host.topic_partition.partition for shard in shards),
+        )
+    )
+
+
+def _listing(view: TransactionView) -> records.TransactionListing:
+    return records.TransactionListing(
+        transactional_id=view.transactional_id,
+        state=view.status,
+        producer_id=view.producer_id,
+        producer_epoch=view.epoch,
+        timeout_ms=view.timeout_ms,
+        started_ms=view.started_ms,
+    )
+
+
+def topics_of(
+    context: BrokerContext, view: TransactionView
+) -> Generator[None, Any, dict[str, list[int]]]:
+    """Return the partitions of a transaction by topic, without those of deleted topics."""
+    topics: dict[str, list[int]] = {}
+
+    def note(part: Part) -> None:
+        with suppress(RaftlogError):
+            topics.setdefault(context.topics.by_id(part[0]).name, []).append(part[1])
+
+    yield from in_steps(view.parts, note)
+    return dict(sorted(topics.items()))
+
+
+def handle_describe(context: BrokerContext, request: Request, reply: Reply) -> None:
+    name = cast(records.DescribeTransactionRequest, request.message).transactional_id
+
+    def done(view: TransactionView) -> None:
+        reply.go_on(_send_described(context, reply, view))
+
+    context.transactions.shard(name).ask(
+        partial(TransactionShard.view, name=name), done, reply.fail
+    )
+
+
+def _send_described(context: BrokerContext, reply: Reply, view: TransactionView) -> Steps:
+    topics = yield from topics_of(context, view)
+    reply.send(
+        records.DescribeTransactionResponse(
+            transactional_id=view.transactional_id,
+            state=view.status,
+            producer_id=view.producer_id,
+            producer_epoch=view.epoch,
+            timeout_ms=view.timeout_ms,
+            coordinator=context.broker_id,
+            started_ms=view.started_ms,
+            topics=[
+                records.TransactionTopic(topic=topic, partitions=numbers)
+                for topic, numbers in topics.items()
+            ],
+        )
+    )
+
+
+def handle_abort(context: BrokerContext, request: Request, reply: Reply) -> None:
+    name = cast(records.AbortTransactionRequest, request.message).transactional_id
+
+    def done(_nothing: None) -> None:
+        reply.send(records.AbortTransactionResponse())
+
+    context.transactions.shard(name).abort(name, done, reply.fail)

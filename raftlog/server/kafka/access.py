@@ -480,6 +480,16 @@ def _end(
     return Admitted(request)
 
 
+def _write_markers(
+    _context: BrokerContext, caller: Caller, request: KafkaRequest
+) -> Stepwise[Admitted[KafkaRequest]]:
+    """Permit it to administrators of the cluster, too, as Kafka does."""
+    if not caller.may("ALTER", "CLUSTER", CLUSTER_NAME):
+        caller.require_of_cluster("CLUSTER_ACTION")
+    yield from ()
+    return Admitted(request)
+
+
 _TRANSACTIONS: Final = _Each(
     "transactional_ids",
     "transaction_states",
@@ -552,7 +562,7 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.ADD_PARTITIONS_TO_TXN.key: _add_partitions,
     api.ADD_OFFSETS_TO_TXN.key: _add_offsets,
     api.END_TXN.key: _end,
-    api.WRITE_TXN_MARKERS.key: of_cluster("CLUSTER_ACTION"),
+    api.WRITE_TXN_MARKERS.key: _write_markers,
     api.DESCRIBE_TRANSACTIONS.key: _describe_transactions,
     api.LIST_TRANSACTIONS.key: _list_transactions,
     api.CREATE_TOPICS.key: _Each("topics", "topics", topics.refuse_create, _create_denial),

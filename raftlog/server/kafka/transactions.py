@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from raftlog.consumer_groups import partition_of_group
 from raftlog.errors import (
@@ -27,6 +27,12 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.security import producer_ids
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
+from raftlog.server.apis.transactions import (
+    ListedTransactions,
+    WantedTransactions,
+    list_transactions,
+    topics_of,
+)
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import check_once
 from raftlog.server.kafka.consumer_protocol import matching
@@ -383,36 +389,39 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     check_once(reply.name, names)
     check_count(reply.name, len(names))
 
-    def send(found: list[Message]) -> None:
-        reply.send(_Described.root(transaction_states=found))
+    def send(found: list[TransactionView | RaftlogError]) -> None:
+        reply.go_on(_send_described(context, reply, names, found))
 
-    outcomes: Outcomes[Message] = Outcomes(len(names), send)
-
-    def failed(index: int, error: RaftlogError) -> None:
-        outcomes.resolve(index, _undescribed(names[index], error))
-
-    def done(index: int, view: TransactionView) -> None:
-        outcomes.resolve(index, _state(context, view))
-
+    outcomes: Outcomes[TransactionView | RaftlogError] = Outcomes(len(names), send)
     for index, name in enumerate(names):
         yield None
+        done = partial(outcomes.resolve, index)
         try:
             context.transactions.shard(name).ask(
-                partial(TransactionShard.view, name=name),
-                partial(done, index),
-                partial(failed, index),
+                partial(TransactionShard.view, name=name), done, done
             )
         except RaftlogError as error:
-            failed(index, error)
+            done(error)
 
 
-def _state(context: BrokerContext, view: TransactionView) -> Message:
-    topics: dict[str, list[int]] = {}
-    for topic_id, number in view.parts:
-        try:
-            topics.setdefault(context.topics.by_id(topic_id).name, []).append(number)
-        except RaftlogError:  # it is deleted
-            continue
+def _send_described(
+    context: BrokerContext,
+    reply: KafkaReply,
+    names: list[str],
+    found: list[TransactionView | RaftlogError],
+) -> Steps:
+    states = []
+    for name, view in zip(names, found, strict=True):
+        if isinstance(view, RaftlogError):
+            states.append(_undescribed(name, view))
+        else:
+            topics = yield from topics_of(context, view)
+            states.append(_state(view, topics))
+        yield None
+    reply.send(_Described.root(transaction_states=states))
+
+
+def _state(view: TransactionView, topics: Mapping[str, list[int]]) -> Message:
     return _Described.TransactionState(
         transactional_id=view.transactional_id,
         transaction_state=STATES[view.status],
@@ -421,8 +430,7 @@ def _state(context: BrokerContext, view: TransactionView) -> Message:
         producer_id=view.producer_id,
         producer_epoch=view.epoch,
         topics=[
-            _Described.TopicData(topic=name, partitions=numbers)
-            for name, numbers in sorted(topics.items())
+            _Described.TopicData(topic=name, partitions=numbers) for name, numbers in topics.items()
         ],
     )
 
@@ -449,49 +457,26 @@ def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
     message = request.message
     context.transactions.check_available()
     known = {name.lower(): status for status, name in STATES.items()}
-    statuses = {known[name.lower()] for name in message.state_filters if name.lower() in known}
+    statuses = [known.get(name.lower(), "") for name in message.state_filters]
     unknown = [name for name in message.state_filters if name.lower() not in known]
-    producers = frozenset(message.producer_id_filters)
-    now_ms = context.clock.wall_ms()
     longer_than_ms = message.duration_filter if request.version >= 1 else -1
+    wanted = WantedTransactions(
+        frozenset(statuses),
+        frozenset(message.producer_id_filters),
+        -1 if longer_than_ms < 0 else longer_than_ms + 1,
+        context.clock.wall_ms(),
+    )
 
-    def is_wanted(view: TransactionView) -> bool:
-        lasted_ms = now_ms - view.started_ms if view.started_ms >= 0 else -1
-        return (
-            (not message.state_filters or view.status in statuses)
-            and (not producers or view.producer_id in producers)
-            and (longer_than_ms < 0 or longer_than_ms < lasted_ms)
-        )
+    def send(answer: ListedTransactions) -> None:
+        reply.go_on(_send_listed(request, reply, answer, unknown))
 
-    shards = context.transactions.shards()
-
-    def send(answers: list[list[TransactionView] | None]) -> None:
-        reply.go_on(_send_listed(request, reply, answers, unknown))
-
-    outcomes: Outcomes[Any] = Outcomes(len(shards), send)
-
-    def failed(index: int, _error: RaftlogError) -> None:
-        outcomes.resolve(index, None)
-
-    for index, shard in enumerate(shards):
-        yield None
-        try:
-            shard.ask(
-                lambda state: [v for v in map(state.view, state.names()) if is_wanted(v)],
-                partial(outcomes.resolve, index),
-                partial(failed, index),
-            )
-        except RaftlogError as error:
-            failed(index, error)
+    return list_transactions(context.transactions.shards(), wanted, send)
 
 
 def _send_listed(
-    request: KafkaRequest,
-    reply: KafkaReply,
-    answers: list[list[TransactionView] | None],
-    unknown: list[str],
+    request: KafkaRequest, reply: KafkaReply, answer: ListedTransactions, unknown: list[str]
 ) -> Steps:
-    found = {view.transactional_id: view for answer in answers for view in answer or ()}
+    found = {view.transactional_id: view for view in answer.views}
     pattern = request.message.transactional_id_pattern if request.version >= 2 else None
     if pattern:
         try:
@@ -501,10 +486,9 @@ def _send_listed(
             return
         found = {name: found[name] for name in matched}
     states = yield from in_steps(sorted(found), lambda name: _listed(found[name]))
-    is_loading = any(answer is None for answer in answers)
     reply.send(
         _Listed.root(
-            error_code=errors.COORDINATOR_LOAD_IN_PROGRESS if is_loading else errors.NONE,
+            error_code=errors.COORDINATOR_LOAD_IN_PROGRESS if answer.loading else errors.NONE,
             unknown_state_filters=unknown,
             transaction_states=states,
         )

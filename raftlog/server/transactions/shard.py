@@ -106,6 +106,11 @@ class ActiveTransactions(LogShard[TransactionShard]):
         """Whether the state is loading."""
         return self._state is None
 
+    @property
+    def loaded(self) -> TransactionShard | None:
+        """The state, to be read only; None while it is loading."""
+        return self._state
+
     # -- requests ----------------------------------------------------------------------------------
 
     def init(
@@ -205,6 +210,14 @@ class ActiveTransactions(LogShard[TransactionShard]):
             ),
             done,
             failed,
+        )
+
+    def abort(self, name: str, done: Callable[[None], None], failed: Failed) -> None:
+        """Call ``done`` once it is committed that the open transaction is aborted. See
+        ``TransactionShard.abort``.
+        """
+        self.change(
+            lambda state, now, now_ms: state.abort(name, now=now, now_ms=now_ms), done, failed
         )
 
     def verify(

@@ -379,7 +379,7 @@ def test_many_groups_are_asked_about_some_at_a_time() -> None:
             at_once[0] -= 1
             return at_once[1]
 
-        await groups._all_of([str(number) for number in range(100)], work)
+        await groups.all_of([str(number) for number in range(100)], work)
         assert at_once == [0, 16]
 
     run(test)

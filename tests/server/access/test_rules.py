@@ -10,7 +10,9 @@ import pytest
 
 from raftlog.errors import (
     AccessDeniedError,
+    CoordinatorLoadingError,
     GroupAuthorizationFailedError,
+    NotCoordinatorError,
     RaftlogError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
@@ -18,23 +20,31 @@ from raftlog.errors import (
 from raftlog.protocol import api as apis
 from raftlog.protocol.api import APIS, Api
 from raftlog.protocol.records import (
+    AbortTransactionRequest,
+    AbortTransactionResponse,
     DescribeGroupsRequest,
     DescribeTopicsRequest,
+    DescribeTransactionRequest,
     FetchPartition,
     FetchRequest,
+    FindTransactionCoordinatorsRequest,
     InitProducerIdRequest,
+    InitTransactionsRequest,
     ListGroupsRequest,
+    ListTransactionsRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetToCommit,
     ProducePartition,
     ProduceRequest,
+    TransactionOffsetCommitRequest,
 )
 from raftlog.protocol.schema import Failure, Message
 from raftlog.security.acl import CLUSTER_NAME, Acl, Operation, ResourceType
 from raftlog.security.producer_ids import named_id
 from raftlog.server.access.rules import RULES, free
+from raftlog.types import OFFSETS_TOPIC
 from tests.golden import make_protocol
 from tests.server.access.acting import acting, allowing, guarded
 from tests.server.harness import Client, RunningBroker, batch_of, error_of, only
@@ -89,12 +99,14 @@ NEEDS: dict[Api, set[tuple[Operation, ResourceType]]] = {
     apis.FIND_TRANSACTION_COORDINATORS: {("DESCRIBE", "TRANSACTIONAL_ID")},
     apis.INIT_TRANSACTIONS: {("WRITE", "TRANSACTIONAL_ID")},
     apis.END_TRANSACTION: {("WRITE", "TRANSACTIONAL_ID")},
+    apis.DESCRIBE_TRANSACTION: {("DESCRIBE", "TRANSACTIONAL_ID")},
+    apis.ABORT_TRANSACTION: {("WRITE", "TRANSACTIONAL_ID")},
     apis.TRANSACTION_OFFSET_COMMIT: {
         *(("WRITE", "TRANSACTIONAL_ID"), ("READ", "GROUP"), ("READ", "TOPIC")),
     },
 }
 # Their responses have less in them without rights.
-FILTERED = {apis.LIST_GROUPS}
+FILTERED = {apis.LIST_GROUPS, apis.LIST_TRANSACTIONS}
 HANDSHAKES = {
     *(apis.API_VERSIONS, apis.PEER_HELLO, apis.PEER_PROVE),
     *(apis.OPERATOR_HELLO, apis.OPERATOR_PROVE, apis.SASL_AUTHENTICATE),
@@ -288,6 +300,45 @@ def test_offsets_and_groups_are_shown_to_those_who_may_describe_them(
     with allowing(broker, allow("DESCRIBE", "CLUSTER")):
         listed = client.ask(apis.LIST_GROUPS, ListGroupsRequest()).groups
         assert {"mine", "theirs"} <= {one.group for one in listed}
+
+
+def test_transactions_are_shown_to_those_who_may_describe_them(
+    broker: RunningBroker, client: Client
+) -> None:
+    def asked(api: Api, message: Message, client: Client = client) -> Any:
+        while True:  # the coordinator may load
+            answer = client.answer(client.send(api, message)).message
+            if not isinstance(answer, CoordinatorLoadingError | NotCoordinatorError):
+                return answer
+
+    with acting(broker, "admin") as admin:
+        find = FindTransactionCoordinatorsRequest(transactional_ids=["mine", "theirs"])
+        asked(apis.FIND_TRANSACTION_COORDINATORS, find, admin)
+        for name in find.transactional_ids:
+            begin = InitTransactionsRequest(transactional_id=name, timeout_ms=60_000)
+            who = asked(apis.INIT_TRANSACTIONS, begin, admin)
+            commit = TransactionOffsetCommitRequest(
+                transactional_id=name,
+                producer_id=who.producer_id,
+                producer_epoch=who.producer_epoch,
+                group="g",
+                offsets=[OffsetToCommit(topic="clicks", partition=0, offset=1)],
+            )
+            asked(apis.TRANSACTION_OFFSET_COMMIT, commit, admin)
+    mine = allow("DESCRIBE", "TRANSACTIONAL_ID", "mine")
+    describe = DescribeTransactionRequest(transactional_id="mine")
+    with allowing(broker, mine):
+        listed = asked(apis.LIST_TRANSACTIONS, ListTransactionsRequest()).transactions
+        assert [each.transactional_id for each in listed] == ["mine"]
+        assert asked(apis.DESCRIBE_TRANSACTION, describe).topics == []
+    with allowing(broker, mine, allow("DESCRIBE", "TOPIC")):
+        (topic,) = asked(apis.DESCRIBE_TRANSACTION, describe).topics
+        assert topic.topic == OFFSETS_TOPIC
+    with allowing(broker, allow("ALTER", "CLUSTER")):
+        assert not is_denied(client, apis.FIND_TRANSACTION_COORDINATORS, find)
+        for name in find.transactional_ids:
+            abort = AbortTransactionRequest(transactional_id=name)
+            assert isinstance(asked(apis.ABORT_TRANSACTION, abort), AbortTransactionResponse)
 
 
 # -- producer ids ----------------------------------------------------------------------------------

@@ -465,6 +465,14 @@ def test_a_producer_id_belongs_to_the_principal_that_got_it(
         assert client.produce(TOPIC, batch(b"y", (id_, 0, 1))).error_code == 0
 
 
+def test_an_administrator_of_the_cluster_may_write_markers(
+    broker: RunningBroker, client: KafkaClient
+) -> None:
+    asked = codec.structs("request", apis.WRITE_TXN_MARKERS.key).root()
+    with allowing(broker, allow("ALTER", "CLUSTER")):
+        assert client.ask(apis.WRITE_TXN_MARKERS, 1, asked).markers == []
+
+
 @pytest.mark.parametrize("version", [5, 9])
 def test_offsets_of_topics_that_may_not_be_described_are_hidden(
     broker: RunningBroker, client: KafkaClient, version: int
