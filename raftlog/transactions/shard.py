@@ -394,8 +394,8 @@ class TransactionShard:
             return txn.identity
         if is_commit and txn.is_bumped:
             raise TransactionAbortedError(
-                f"the transaction of {txn.id!r} was aborted, perhaps as it took longer than its "
-                f"time limit of {txn.timeout_ms} ms. Abort it, and run its block again"
+                f"the transaction of {txn.id!r} was aborted by an operator, or as it took longer "
+                f"than its time limit of {txn.timeout_ms} ms. Abort it, and run its block again"
             )
         raise _bad_state(txn, f"cannot {'commit' if is_commit else 'abort'}: it has ended")
 
@@ -670,7 +670,8 @@ def _concurrent(txn: Transaction) -> ConcurrentTransactionsError:
 def _fenced(txn: Transaction, epoch: int) -> ProducerFencedError:
     return ProducerFencedError(
         f"transactional id {txn.id!r} has epoch {txn.epoch}, not {epoch}: another instance uses "
-        "it, or its transaction took longer than its time limit. Initialize the producer"
+        "it, or its transaction took longer than its time limit, or an operator aborted it. "
+        "Initialize the producer"
     )
 
 

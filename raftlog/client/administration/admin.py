@@ -984,8 +984,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         Queries every coordinator, and waits for one that is still loading its transactions. The
         list is always complete. If a coordinator does not respond within ``request_timeout_ms``,
         the call raises ``LeaderNotAvailableError``, ``BrokerUnavailableError`` or
-        ``CoordinatorLoadingError``. Raises ``InvalidRequestError`` for an unknown state, and
-        ``UnsupportedFeatureError`` if a broker does not support transactions.
+        ``CoordinatorLoadingError``. Raises ``InvalidRequestError`` for an unknown state.
         """
         self._bind()
         request = transaction_calls.listing_request(states, producer_ids, min_duration_ms)

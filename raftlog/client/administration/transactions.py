@@ -170,10 +170,13 @@ async def _pages(
         found += answer.transactions
         if answer.after < 0:
             return found
+        address = cluster.view.brokers.get(broker)
+        if address is None:
+            raise LeaderNotAvailableError(f"broker {broker} has just left the cluster. Try again")
         answers = await cluster.ask_all(
             apis.LIST_TRANSACTIONS,
             replace(request, after=answer.after),
-            brokers={broker: cluster.view.brokers[broker]},
+            brokers={broker: address},
             patience_s=PATIENCE_S,
         )
         following = answers[broker]

@@ -9,11 +9,12 @@ transaction with the first batch, and each end of a transaction gives the epoch 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
 from raftlog import limits
@@ -129,6 +130,9 @@ def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply)
 # -- operators -------------------------------------------------------------------------------------
 
 
+_RANGE_BITS: Final = 8  # of positions, which have 32
+
+
 class WantedTransactions(NamedTuple):
     """Filters of a listing; empty ones select all. ``open_for_ms``: minimum age of the open
     transaction; -1: also those without one.
@@ -173,22 +177,16 @@ def list_transactions(
     next request may not be permitted to know. Several ids with the same one are on the same page.
     """
     states = [shard.loaded for shard in shards]
-    known: list[tuple[int, str, TransactionShard]] = []
-    for state in states:
-        if state is not None:
-            placed = yield from in_steps(state.names(), partial(_placed, state))
-            known += [each for each in placed if each[0] > after]
-        yield None
-    known.sort(key=itemgetter(0))
+    placed = yield from _by_position(states, after)
     views: list[TransactionView] = []
     last = next_after = -1
-    for number, (position, name, state) in enumerate(known):
+    for number, (position, name, holder) in enumerate(chain.from_iterable(map(_sorted, placed))):
         if count is not None and len(views) >= count and position != last:
             next_after = last
             break
         last = position
         with suppress(UnknownTransactionError):  # it has expired in between
-            view = state.view(name)
+            view = holder.view(name)
             if wanted.has(view):
                 views.append(view)
         if not number % ITEMS_PER_STEP:
@@ -208,8 +206,29 @@ def list_transactions(
         yield None
 
 
-def _placed(state: TransactionShard, name: str) -> tuple[int, str, TransactionShard]:
-    return crc32(name.encode("utf-8", "surrogatepass")), name, state
+_Placed: TypeAlias = tuple[int, str, TransactionShard]
+
+
+def _by_position(
+    states: Iterable[TransactionShard | None], after: int
+) -> Generator[None, Any, list[list[_Placed]]]:
+    """Return the ids with their positions, in ranges of positions that are small enough to sort."""
+    ranges: list[list[_Placed]] = [[] for _ in range(1 << _RANGE_BITS)]
+
+    def place(state: TransactionShard, name: str) -> None:
+        position = crc32(name.encode("utf-8", "surrogatepass"))
+        if position > after:
+            ranges[position >> (32 - _RANGE_BITS)].append((position, name, state))
+
+    for state in states:
+        if state is not None:
+            yield from in_steps(state.names(), partial(place, state))
+        yield None
+    return ranges
+
+
+def _sorted(placed: list[_Placed]) -> list[_Placed]:
+    return sorted(placed, key=itemgetter(0))
 
 
 def _resolve_without(outcomes: Outcomes[bool], index: int, _error: RaftlogError) -> None:
