@@ -46,7 +46,12 @@ from raftlog.server.apis.transactions import (
     WantedTransactions,
     list_transactions,
 )
-from raftlog.transactions.shard import STATUSES, TransactionSettings, TransactionShard
+from raftlog.transactions.shard import (
+    STATUSES,
+    TransactionSettings,
+    TransactionShard,
+    TransactionView,
+)
 from raftlog.types import OFFSETS_TOPIC
 from tests.server.harness import Client, RunningBroker, running
 
@@ -234,6 +239,18 @@ def test_a_listing_has_pages_and_filters(
     unknown = ask(client, apis.LIST_TRANSACTIONS, ListTransactionsRequest(states=["dancing"]))
     assert isinstance(unknown, InvalidRequestError)
     assert STATES == STATUSES
+
+
+@pytest.mark.parametrize(
+    ("started_ms", "open_for_ms", "is_wanted"),
+    [(-1, -1, True), (-1, 0, False), (90, 10, True), (91, 10, False), (500, -1, True)],
+)
+def test_a_time_filter_needs_an_open_transaction(
+    started_ms: int, open_for_ms: int, is_wanted: bool
+) -> None:
+    """The clock of a coordinator may be behind that of the last one."""
+    view = TransactionView("x", "ongoing", 7, 0, 1_000, started_ms, ())
+    assert WantedTransactions((), (), open_for_ms, now_ms=100).has(view) == is_wanted
 
 
 class FakeShard:
