@@ -1157,11 +1157,16 @@ class Log:
         if self.config.is_compacted and transactions.aborted_count and not self.damage:
             transactions.forget_below(self.log_start_offset)
             transactions.keep_aborted(
-                lambda each: (
-                    each.marker_offset >= below
-                    or self._segments.batch_of(each.marker_offset).is_control
-                )
+                lambda each: each.marker_offset >= below or self._has_marker(each.marker_offset)
             )
+
+    def _has_marker(self, offset: Offset) -> bool:
+        """Whether a marker is stored there. Bytes that cannot be read do not tell: readers, and
+        the scrub, find that corruption."""
+        try:
+            return self._segments.batch_of(offset).is_control
+        except DamagedLogError:
+            return True
 
     def abandon_compaction(self, task: CompactionTask) -> None:
         """Discard a task, whether it has run or failed. The log does not change.

@@ -352,3 +352,14 @@ def test_nothing_above_the_stable_offset_is_compacted() -> None:
     seal(log)
     compact(log)
     assert readable(log, upto=log.log_end_offset)[0] == (b"k", b"1")
+
+
+def test_a_corrupt_marker_does_not_keep_a_log_from_opening() -> None:
+    disk = sim_disk()
+    log = compacted_log(disk)
+    batches = [parse_header(each) for each in stored(log)]
+    number = next(n for n, header in enumerate(batches) if header.is_control)
+    position = sum(header.length for header in batches[:number])
+    log.close()
+    disk.flip_bit(files(disk, ".log")[0], 8 * (position + 20))
+    assert aborted(open_log(disk, COMPACT))[0][2] == batches[number].base_offset
