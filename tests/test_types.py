@@ -125,7 +125,12 @@ def test_other_names_are_refused_as_any_module_does() -> None:
 
 def test_asyncio_names_are_in_aio() -> None:
     aio = importlib.import_module("raftlog.aio")
-    assert set(aio.__all__) == {"AsyncAdmin", "AsyncConsumer", "AsyncProducer"}
+    assert set(aio.__all__) == {
+        "AsyncAdmin",
+        "AsyncConsumer",
+        "AsyncProducer",
+        "AsyncTransaction",
+    }
     assert dir(aio) == [name for name in aio.__all__ if getattr(aio, name) is not None]
 
 
