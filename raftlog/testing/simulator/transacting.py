@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -25,6 +26,7 @@ from raftlog.errors import (
     ProducerFencedError,
     RaftlogError,
     TransactionAbortedError,
+    UnknownGroupError,
 )
 from raftlog.server.partition import Partition
 from raftlog.testing.checker.transactions import Log, Place, Read, Transaction, check
@@ -410,8 +412,9 @@ class _Tale(Tale):
                     if await consumer.position(where) >= end:
                         del left[where]
         async with AsyncAdmin(self._world.bootstrap, host=machine.host()) as admin:
-            for where, found in (await admin.group_offsets(GROUP)).items():
-                committed[where] = found.offset
+            with suppress(UnknownGroupError):  # no worker has joined
+                for where, found in (await admin.group_offsets(GROUP)).items():
+                    committed[where] = found.offset
 
 
 class _AbortingError(Exception):
