@@ -36,6 +36,7 @@ from raftlog.protocol.schema import Failure
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply
+from raftlog.server.groups.coordinator import Lookup
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.log_shard import Failed
 from raftlog.server.scheduling import Steps, in_steps
@@ -48,17 +49,24 @@ WAIT_SHARE_MAX: Final = 1 / 3
 
 def handle_find_coordinators(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(records.FindCoordinatorsRequest, request.message)
+    find_coordinators(context, reply, context.lookup, message.groups)
+
+
+def find_coordinators(
+    context: BrokerContext, reply: Reply, lookup: Lookup, names: Sequence[str]
+) -> None:
+    """Send the coordinator of each group, or transactional id, once their topic exists."""
 
     def made(error: RaftlogError | None) -> None:
         if error is None:
             brokers = {b.id: b for b in context.brokers(reply.connection.local_host)}
-            found = [context.lookup.find(group, brokers) for group in message.groups]
+            found = [lookup.find(name, brokers) for name in names]
         else:
             failure = Failure.of(error)
-            found = [records.CoordinatorInfo(group=g, failure=failure) for g in message.groups]
+            found = [records.CoordinatorInfo(group=name, failure=failure) for name in names]
         reply.send(records.FindCoordinatorsResponse(coordinators=found))
 
-    context.lookup.maker.when_made(made)
+    lookup.maker.when_made(made)
 
 
 # -- members -----------------------------------------------------------------------------------

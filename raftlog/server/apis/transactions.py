@@ -21,13 +21,18 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTransactionError
 from raftlog.protocol import records
 from raftlog.protocol.connection import Request
-from raftlog.protocol.schema import Failure
 from raftlog.security import producer_ids
-from raftlog.server.apis.groups import PendingCommit, commit_of, commit_pending, send_committed
+from raftlog.server.apis.groups import (
+    PendingCommit,
+    commit_of,
+    commit_pending,
+    find_coordinators,
+    send_committed,
+)
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Reply
+from raftlog.server.exchange import Exchange, Reply
 from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
 from raftlog.server.transactions.shard import ActiveTransactions
 from raftlog.transactions.shard import (
@@ -44,27 +49,11 @@ from raftlog.types import TimestampMs
 def handle_find_coordinators(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(records.FindTransactionCoordinatorsRequest, request.message)
     context.transactions.check_available()
-    lookup = context.transactions.lookup
-
-    def made(error: RaftlogError | None) -> None:
-        if error is None:
-            brokers = {b.id: b for b in context.brokers(reply.connection.local_host)}
-            found = [lookup.find(name, brokers) for name in message.transactional_ids]
-        else:
-            failure = Failure.of(error)
-            names = message.transactional_ids
-            found = [records.CoordinatorInfo(group=name, failure=failure) for name in names]
-        reply.send(records.FindCoordinatorsResponse(coordinators=found))
-
-    lookup.maker.when_made(made)
+    find_coordinators(context, reply, context.transactions.lookup, message.transactional_ids)
 
 
 def handle_init(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(records.InitTransactionsRequest, request.message)
-    owner = context.owner(reply.connection)
-
-    def may_use(producer_id: int) -> bool:
-        return owner is None or producer_ids.is_owner(owner, producer_id)
 
     def done(identity: ProducerIdentity) -> None:
         reply.send(
@@ -73,13 +62,34 @@ def handle_init(context: BrokerContext, request: Request, reply: Reply) -> None:
             )
         )
 
-    context.transactions.shard(message.transactional_id).init(
-        message.transactional_id,
+    name, timeout_ms = message.transactional_id, message.timeout_ms
+    init_transactions(context, reply, name, done, timeout_ms=timeout_ms)
+
+
+def init_transactions(
+    context: BrokerContext,
+    reply: Exchange,
+    name: str,
+    done: Callable[[ProducerIdentity], None],
+    *,
+    timeout_ms: int,
+    expected: ProducerIdentity | None = None,
+) -> None:
+    """Begin an instance of a transactional id, for the client of a request. ``expected``: the
+    identity that it had before (KIP-360). Raises what the coordinator raises at once.
+    """
+    owner = context.owner(reply.connection)
+
+    def may_use(producer_id: int) -> bool:
+        return owner is None or producer_ids.is_owner(owner, producer_id)
+
+    context.transactions.shard(name).init(
+        name,
         done,
         reply.fail,
-        timeout_ms=message.timeout_ms,
+        timeout_ms=timeout_ms,
         new_id=draw(context.entropy, owner),
-        expected=None,
+        expected=expected,
         may_use=may_use,
     )
 

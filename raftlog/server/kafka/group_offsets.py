@@ -51,6 +51,22 @@ _Fetch = codec.structs("response", api.OFFSET_FETCH.key)
 _Delete = codec.structs("response", api.OFFSET_DELETE.key)
 
 
+class _Form(NamedTuple):
+    """Structures of the response to a commit of offsets."""
+
+    root: Callable[..., Message]
+    topic: Callable[..., Message]
+    partition: Callable[..., Message]
+
+
+_COMMITTED = _Form(
+    _Commit.root, _Commit.OffsetCommitResponseTopic, _Commit.OffsetCommitResponsePartition
+)
+_PENDING = _Form(
+    _Txn.root, _Txn.TxnOffsetCommitResponseTopic, _Txn.TxnOffsetCommitResponsePartition
+)
+
+
 class _Topic(NamedTuple):
     """A topic of a request. ``name``: None if its ID is unknown."""
 
@@ -117,7 +133,7 @@ def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
 
     def done(outcomes: list[RaftlogError | None]) -> None:
         code = _codes(outcomes, lambda error: _commit_code(error, version))
-        reply.go_on(_send_committed(reply, topics, code))
+        reply.go_on(_send_answered(reply, _COMMITTED, topics, code))
 
     yield from change_offsets(context, message.group_id, commits, change, done, reply.fail)
 
@@ -157,24 +173,12 @@ def _commit(named: tuple[str, Message]) -> Commit:
     )
 
 
-def _send_committed(
-    reply: KafkaReply, topics: list[_Topic], code: Callable[[_Topic, Message], int]
-) -> Steps:
-    reply.send(_Commit.root(topics=(yield from _committed(topics, code))))
-
-
 def refuse_commit(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error for every partition."""
-    code = _commit_code(error, request.version)
-    topics = [
-        _Topic(
-            topic.name if request.version < TOPIC_IDS_SINCE else None,
-            topic.topic_id,
-            topic.partitions,
-        )
-        for topic in request.message.topics
-    ]
-    return _Commit.root(topics=codec.finish(_committed(topics, lambda _topic, _one: code)))
+    version = request.version
+    code = _commit_code(error, version)
+    by_id = version >= TOPIC_IDS_SINCE
+    return _refused(_COMMITTED, request.message.topics, code, by_id=by_id)
 
 
 def _is_long(one: Message) -> bool:
@@ -191,19 +195,38 @@ def _commit_code(error: RaftlogError | None, version: int) -> int:
     return code_of(error, Place.CLASSIC_GROUPS)
 
 
-def _committed(
-    topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]
-) -> Generator[None, Any, list[Message]]:
-    return by_topic(
+def _answered(
+    form: _Form, topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]
+) -> Generator[None, Any, Message]:
+    """Return the response with the code of each partition."""
+    found = yield from by_topic(
         topics,
         lambda topic: topic.partitions,
-        lambda topic, one: _Commit.OffsetCommitResponsePartition(
+        lambda topic, one: form.partition(
             partition_index=one.partition_index, error_code=code(topic, one)
         ),
-        lambda topic, partitions: _Commit.OffsetCommitResponseTopic(
+        lambda topic, partitions: form.topic(
             name=topic.name or "", topic_id=topic.id, partitions=partitions
         ),
     )
+    return form.root(topics=found)
+
+
+def _send_answered(
+    reply: KafkaReply,
+    form: _Form,
+    topics: Sequence[_Topic],
+    code: Callable[[_Topic, Message], int],
+) -> Steps:
+    reply.send((yield from _answered(form, topics, code)))
+
+
+def _refused(form: _Form, topics: Sequence[Message], code: int, *, by_id: bool) -> Message:
+    """Return the response with ``code`` for every partition of a request."""
+    asked = [
+        _Topic(None if by_id else topic.name, topic.topic_id, topic.partitions) for topic in topics
+    ]
+    return codec.finish(_answered(form, asked, lambda _topic, _one: code))
 
 
 # -- TxnOffsetCommit -------------------------------------------------------------------------------
@@ -218,7 +241,7 @@ def handle_txn_commit(context: BrokerContext, request: KafkaRequest, reply: Kafk
 
     def done(outcomes: list[RaftlogError | None]) -> None:
         code = _codes(outcomes, lambda error: _txn_code(error, version))
-        reply.go_on(_send_pending(reply, topics, code))
+        reply.go_on(_send_answered(reply, _PENDING, topics, code))
 
     commit = PendingCommit(
         transactional_id=message.transactional_id,
@@ -237,21 +260,11 @@ def handle_txn_commit(context: BrokerContext, request: KafkaRequest, reply: Kafk
     yield from commit_pending(context, commit, done, reply.fail, reply.go_on)
 
 
-def _send_pending(
-    reply: KafkaReply, topics: list[_Topic], code: Callable[[_Topic, Message], int]
-) -> Steps:
-    reply.send(_Txn.root(topics=(yield from _pending(topics, code))))
-
-
 def refuse_txn_commit(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error for every partition."""
     code = _txn_code(error, request.version)
     by_id = request.version >= TXN_TOPIC_IDS_SINCE
-    topics = [
-        _Topic(None if by_id else topic.name, topic.topic_id, topic.partitions)
-        for topic in request.message.topics
-    ]
-    return _Txn.root(topics=codec.finish(_pending(topics, lambda _topic, _one: code)))
+    return _refused(_PENDING, request.message.topics, code, by_id=by_id)
 
 
 def _txn_code(error: RaftlogError | None, version: int) -> int:
@@ -270,21 +283,6 @@ def _txn_code(error: RaftlogError | None, version: int) -> int:
     if code == errors.COORDINATOR_LOAD_IN_PROGRESS and version < TXN_LOADING_SINCE:
         return errors.COORDINATOR_NOT_AVAILABLE
     return code
-
-
-def _pending(
-    topics: Sequence[_Topic], code: Callable[[_Topic, Message], int]
-) -> Generator[None, Any, list[Message]]:
-    return by_topic(
-        topics,
-        lambda topic: topic.partitions,
-        lambda topic, one: _Txn.TxnOffsetCommitResponsePartition(
-            partition_index=one.partition_index, error_code=code(topic, one)
-        ),
-        lambda topic, partitions: _Txn.TxnOffsetCommitResponseTopic(
-            name=topic.name or "", topic_id=topic.id, partitions=partitions
-        ),
-    )
 
 
 # -- OffsetFetch -----------------------------------------------------------------------------------

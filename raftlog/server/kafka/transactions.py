@@ -24,12 +24,12 @@ from raftlog.kafka.api import Api
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.security import producer_ids
 from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
 from raftlog.server.apis.transactions import (
     ListedTransactions,
     WantedTransactions,
+    init_transactions,
     list_transactions,
     topics_of,
 )
@@ -108,25 +108,20 @@ def handle_init(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
     first.
     """
     message = request.message
-    owner = context.owner(reply.connection)
     expected = None
     if request.version >= 3 and message.producer_id != NO_PRODUCER_ID:
         expected = ProducerIdentity(message.producer_id, message.producer_epoch)
 
-    def may_use(producer_id: int) -> bool:
-        return owner is None or producer_ids.is_owner(owner, producer_id)
-
     def done(identity: ProducerIdentity) -> None:
         reply.send(_Init.root(producer_id=identity.producer_id, producer_epoch=identity.epoch))
 
-    context.transactions.shard(message.transactional_id).init(
+    init_transactions(
+        context,
+        reply,
         message.transactional_id,
         done,
-        reply.fail,
         timeout_ms=message.transaction_timeout_ms,
-        new_id=draw(context.entropy, owner),
         expected=expected,
-        may_use=may_use,
     )
 
 
