@@ -186,8 +186,10 @@ def _run_workers(
     context: click.Context, config: BrokerConfig, count: int, *, names_itself: bool
 ) -> NoReturn:
     first, *others = configs_of(config, count)
-    starts = [partial(_run_worker, each, names_itself=False) for each in others]
-    starts.insert(0, partial(_run_worker, first, names_itself=names_itself))
+    starts = [
+        partial(_run_worker, first, names_itself=names_itself),
+        *(partial(_run_worker, each, names_itself=False) for each in others),
+    ]
     context.exit(Supervisor(starts, say=partial(click.echo, err=True)).run())
 
 

@@ -175,12 +175,14 @@ class Supervisor:
 
     def _stop(self) -> int:
         """Stop the workers, the last one first. A second signal ends all of them at once."""
-        last = 0
+        first = 0
         for pid, number in sorted(self._pids.items(), key=lambda each: -each[1]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-            last = self._wait(pid) if number == 0 else (self._wait(pid), last)[1]
-        return last
+            status = self._wait(pid)
+            if number == 0:
+                first = status
+        return first
 
     def _wait(self, pid: int) -> int:
         while True:
