@@ -266,32 +266,51 @@ async def recover(world: World, machine: ClientMachine) -> bool:
 
     Only for clusters in which an in-sync replica of each partition remains: then no record is lost,
     even if the brokers cannot determine this. The operator accepts a loss only while all brokers
-    are connected to each other, because a disconnected or restarted broker may store the records.
-    Returns whether there was a loss to accept.
+    are connected to each other, because a disconnected or restarted broker may store the records,
+    and only on the broker that keeps the most, and that has passed the earlier recoveries: on
+    another one, it would be a recovery of the other side. Returns whether there was a loss to
+    accept.
     """
     has_accepted = False
     while True:
-        async with AsyncAdmin(
-            world.bootstrap,
-            request_timeout_ms=2_000,
-            client_id=machine.name,
-            cluster_secret=CLUSTER_SECRET,
-            host=machine.host(),
-        ) as admin:
-            try:
-                async with asyncio.timeout(RECOVERY_PATIENCE_S):
+        try:
+            async with asyncio.timeout(RECOVERY_PATIENCE_S):
+                asked = await _keeper(world, machine) if _are_all_there(world) else None
+                async with _asking(world, machine, asked) as admin:
                     done = await admin.recover_cluster(dry_run=True)
-                    if _are_all_there(world):
+                    if asked is not None:
                         accepted = done.loss_id or False
                         has_accepted |= bool(accepted)
                         done = await admin.recover_cluster(lost=done.lost, accept_loss=accepted)
-            except (RaftlogError, TimeoutError) as error:
-                world.trace(f"{machine.name}: recovery failed: {error!r}")
-            else:
-                world.trace(f"{machine.name}: recovered: {done}")
-                if _is_whole(done):
-                    return has_accepted
+        except (RaftlogError, TimeoutError) as error:
+            world.trace(f"{machine.name}: recovery failed: {error!r}")
+        else:
+            world.trace(f"{machine.name}: recovered: {done}")
+            if _is_whole(done):
+                return has_accepted
         await asyncio.sleep(PAUSE_S)
+
+
+def _asking(world: World, machine: ClientMachine, asked: BrokerMachine | None) -> AsyncAdmin:
+    return AsyncAdmin(
+        str(asked.address) if asked else world.bootstrap,
+        request_timeout_ms=2_000,
+        client_id=machine.name,
+        cluster_secret=CLUSTER_SECRET,
+        host=machine.host(),
+    )
+
+
+async def _keeper(world: World, machine: ClientMachine) -> BrokerMachine:
+    """Return the broker that has passed the most recoveries, and then the one with most records."""
+    found: list[tuple[int, int, BrokerMachine]] = []
+    for member in world.members:
+        async with _asking(world, machine, member) as admin:
+            shown = await admin.recover_cluster(dry_run=True)
+        node = node_of(member)
+        history = node.machine.history if node else ()
+        found.append((len(history), sum(part.log_end_offset for part in shown.partitions), member))
+    return max(found, key=lambda each: each[:2])[2]
 
 
 def _are_all_there(world: World) -> bool:
