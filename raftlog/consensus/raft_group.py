@@ -171,6 +171,12 @@ class Timing:
         due = now + self.heartbeat
         return max(due - due % self.tick, now + self.heartbeat / 2)
 
+    def coincident(self, due: float) -> float:
+        """Return ``due``, or up to a heartbeat earlier, so that the heartbeats of many idle groups
+        share the messages between two brokers: a message costs more than a heartbeat in it.
+        """
+        return due - due % self.heartbeat
+
 
 # -- raft group ------------------------------------------------------------------------------------
 
@@ -627,7 +633,9 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         was_settled, self._is_settled = self._is_settled, self._have_all_answered(now)
         self._is_idle = was_settled and self._is_settled
         self._heartbeat_at = now
-        return now + self._ballot.idle_wait() if self._is_idle else self._timing.next_heartbeat(now)
+        if self._is_idle:
+            return self._timing.coincident(now + self._ballot.idle_wait())
+        return self._timing.next_heartbeat(now)
 
     def _have_all_answered(self, now: float) -> bool:
         """Return whether every follower has all entries, has responded to the last heartbeat, and
@@ -832,8 +840,8 @@ class Ballot:
         return self._timing.heartbeat * (1 + self._chance())
 
     def idle_wait(self) -> float:
-        """Return the time until the next heartbeat of an idle group. It is random, so that groups
-        do not send their heartbeats at the same time.
+        """Return the time until the next heartbeat of an idle group. It is random, so that not
+        all groups send their heartbeats in the same second.
         """
         return self._timing.idle_heartbeat * (1 + self._chance()) / 2
 

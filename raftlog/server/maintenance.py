@@ -159,6 +159,8 @@ class Scrubber:
             return None
         place = self._place
         if place is None:
+            if log.log_start_offset == log.log_end_offset:
+                return None  # most of many partitions may be empty, and each step passes all
             place = _Place(host.topic_partition, log.log_start_offset, log.log_end_offset)
         offset = max(place.offset, log.log_start_offset)
         self._place = place._replace(offset=offset)

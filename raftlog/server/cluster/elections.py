@@ -39,7 +39,7 @@ from raftlog.server.peers.links import Answer, PeerLinks
 from raftlog.storage import Log
 from raftlog.types import LeaderEpoch
 
-REST_SECONDS: Final = 5.0  # seconds between two checks of a partition at rest
+REST_SECONDS: Final = 10.0  # seconds between two checks of a partition at rest
 
 
 class Stage(Enum):

@@ -72,7 +72,7 @@ def test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happen
         return checked
 
     monkeypatch.setattr(node.partitions, "review", noted)
-    assert len(checks_in(20)) in range(3 * 3, 3 * 5 + 1)
+    assert len(checks_in(40)) in range(3 * 3, 3 * 5 + 1)
     for hosted in node.partitions.hosted.values():
         assert hosted.is_at_rest(node._loop.time())
     cluster.world.run_for(1)
