@@ -226,6 +226,7 @@ KAFKA_REQUEST_BYTES_MAX: Final = 8 * MIB  # of a request without records
 KAFKA_ALTERED_RESOURCES_MAX: Final = 10_000  # whose settings a request changes
 # Settings, members or offsets in a response, approximately. What is beyond it has an error.
 KAFKA_RESPONSE_BYTES_MAX: Final = 64 * MIB
+KAFKA_CONVERTED_BYTES_MAX: Final = 16 * MIB  # of a broker: natively written batches, as rows
 
 # -- storage ---------------------------------------------------------------------------------------
 SEGMENT_BYTES_MIN: Final = 16 * KIB

@@ -27,6 +27,7 @@ Source: Kafka's documentation, "Record Batch"; ``LogValidator`` of Kafka's broke
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from raftlog import limits
@@ -365,6 +366,43 @@ def to_kafka(batch: Buffer) -> list[Buffer]:
     if header.layout == KAFKA_ROWS:
         return _rows_as_stored(batch, header)
     return _rows_of_columns(batch)
+
+
+class ConvertedBatches:
+    """The batches of columns that were converted last: the consumers of a topic's tail read the
+    same ones, and the rows of one batch cost as much as storing it did.
+
+    A batch is known by its place and its header, whose chain and CRCs cover its bytes. The place
+    counts because a client could make a batch of its own topic with the header of another one.
+    """
+
+    def __init__(self, bytes_max: int = limits.KAFKA_CONVERTED_BYTES_MAX) -> None:
+        self._rows: OrderedDict[tuple[str, int, bytes], list[Buffer]] = OrderedDict()
+        self._bytes, self._bytes_max = 0, bytes_max
+
+    def find(self, topic: str, partition: int, batch: Buffer) -> list[Buffer] | None:
+        """Return the rows of ``batch``, whose CRCs the caller has verified, if they are kept."""
+        key = (topic, partition, bytes(batch[:HEADER_BYTES]))
+        rows = self._rows.get(key)
+        if rows is not None:
+            self._rows.move_to_end(key)
+        return rows
+
+    def keep(self, topic: str, partition: int, batch: Buffer, rows: list[Buffer]) -> None:
+        """Keep ``rows``, the result of ``to_kafka``, in place of those that were read least
+        recently. Rows of more than a quarter of the limit are not kept."""
+        key = (topic, partition, bytes(batch[:HEADER_BYTES]))
+        size = _size(rows)
+        if key in self._rows or size > self._bytes_max // 4:
+            return
+        self._rows[key] = rows
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            self._bytes -= _size(self._rows.popitem(last=False)[1])
+
+
+def _size(rows: list[Buffer]) -> int:
+    return HEADER_BYTES + sum(map(len, rows))
 
 
 def _rows_as_stored(batch: Buffer, header: BatchHeader) -> list[Buffer]:

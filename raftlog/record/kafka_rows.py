@@ -672,24 +672,31 @@ def _write_in_numpy(rows: Payload, header: BatchHeader) -> bytes:
         delta_codes = columns.u32_array(rows.offsets).astype(np.int64) << 1
     keys, key_codes = _coded(count, rows.key_lengths, rows.key_nulls)
     values, value_codes = _coded(count, rows.value_lengths, rows.value_nulls)
-    tails: Iterator[bytes] = repeat(b"\0", count)
-    tail_sizes = np.ones(count, np.int64)
+    tails, tail_sizes = None, np.ones(count, np.int64)
     if rows.headers is not None:
         tails, tail_sizes = _header_bytes_in_numpy(rows.headers)
     sizes = 1 + keys + values + tail_sizes
     for codes in (stamp_codes, delta_codes, key_codes, value_codes):
         sizes += _widths(codes)
-    heads, head_sizes = _encoded(sizes << 1, sizes & 0, stamp_codes, delta_codes, key_codes)
-    middles, middle_sizes = _encoded(value_codes)
-    pieces = zip(
-        _reads(heads, head_sizes),
-        _reads(rows.key_blob, keys),
-        _reads(middles, middle_sizes),
-        _reads(rows.value_blob, values),
-        tails,
-        strict=True,
-    )
-    return b"".join(chain.from_iterable(pieces))
+    # Each piece costs a step of ``join``, so a record consists of as few as possible: its head
+    # also contains the header count of the record before, 0, if none has headers, and the length of
+    # its value, if none has a key.
+    zeros = sizes & 0
+    fields = [sizes << 1, zeros, stamp_codes, delta_codes, key_codes]
+    if tails is None:
+        fields.insert(0, zeros)
+    if rows.key_lengths is None:
+        fields.append(value_codes)
+    heads, head_sizes = _encoded(*fields)
+    if tails is None:  # no record is before the first
+        heads, head_sizes[0] = heads[1:], head_sizes[0] - 1
+    pieces = [_reads(heads, head_sizes)]
+    if rows.key_lengths is not None:
+        pieces += _reads(rows.key_blob, keys), _reads(*_encoded(value_codes))
+    pieces.append(_reads(rows.value_blob, values))
+    if tails is not None:
+        return b"".join(chain.from_iterable(zip(*pieces, tails, strict=True)))
+    return b"".join(chain(chain.from_iterable(zip(*pieces, strict=True)), (b"\0",)))
 
 
 def _header_bytes_in_numpy(headers: HeaderColumns) -> tuple[Iterator[bytes], Integers]:

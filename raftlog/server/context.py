@@ -16,6 +16,7 @@ from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
 from raftlog.protocol.records import BrokerInfo
 from raftlog.protocol.security import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN, FeatureRange
 from raftlog.record import batch
+from raftlog.record.kafka_batch import ConvertedBatches
 from raftlog.replication.cluster_commands import (
     SNAPSHOT_FORMAT,
     SNAPSHOT_FORMAT_MIN,
@@ -76,6 +77,7 @@ class BrokerContext:
     cluster: ClusterNode | None = None  # None: single-broker mode
     # Names of topics that are being created for Kafka clients that requested their metadata.
     creating: set[str] = field(default_factory=set)
+    converted: ConvertedBatches = field(default_factory=ConvertedBatches)
     _turns: Iterator[int] = field(default_factory=count)
 
     def clustered(self) -> ClusterNode:

@@ -23,6 +23,7 @@ from raftlog.record import (
     to_kafka,
     to_stored,
 )
+from raftlog.record.kafka_batch import ConvertedBatches
 from tests.golden.make_batches import path_of
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, resealed, stamped
 from tests.record.kafka_batches import (
@@ -370,3 +371,30 @@ def test_a_payload_without_its_first_fields_is_corrupt() -> None:
     cut = resealed(stored[: HEADER_BYTES + 8], length=HEADER_BYTES + 8, uncompressed_length=22)
     with pytest.raises(CorruptBatchError):
         to_kafka(cut)
+
+
+# -- converted batches -----------------------------------------------------------------------------
+
+
+def test_converted_batches_belong_to_a_place_and_a_header() -> None:
+    batch, other = (stamped(batch_of([b"a"]), base_offset=offset) for offset in range(2))
+    kept, rows = ConvertedBatches(), to_kafka(batch)
+    kept.keep("t", 0, batch, rows)
+    assert kept.find("t", 0, batch) is rows
+    assert kept.find("u", 0, batch) is None, "a client could make the header of another topic"
+    assert kept.find("t", 1, batch) is None
+    assert kept.find("t", 0, other) is None
+
+
+def test_the_converted_batches_that_were_read_last_are_kept() -> None:
+    batches = [stamped(batch_of([b"a"]), base_offset=offset) for offset in range(10)]
+    size = HEADER_BYTES + sum(map(len, to_kafka(batches[0])))
+    kept = ConvertedBatches(bytes_max=5 * size)
+    for batch in batches[:5]:
+        kept.keep("t", 0, batch, to_kafka(batch))
+    kept.find("t", 0, batches[0])
+    kept.keep("t", 0, batches[5], to_kafka(batches[5]))
+    assert [kept.find("t", 0, each) is not None for each in batches[:6]] == [1, 0, 1, 1, 1, 1]
+    small = ConvertedBatches(bytes_max=4 * size - 1)
+    small.keep("t", 0, batches[0], to_kafka(batches[0]))
+    assert small.find("t", 0, batches[0]) is None, "one batch must not displace all others"

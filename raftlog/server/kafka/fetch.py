@@ -194,7 +194,7 @@ def _send(
                 for each in one.aborted
             ]
         try:
-            answer.records = yield from _rows(one.batches)
+            answer.records = yield from _rows(context, one)
         except CorruptBatchError as error:
             _verify_suspect(context, one.part)
             _fail(request, answer, error)
@@ -237,21 +237,25 @@ def _fill_offsets(
     answer.log_start_offset = host.log.log_start_offset
 
 
-def _rows(chunks: list[bytes]) -> Generator[Any, Any, list[Buffer]]:
-    """Return the batches of stored chunks as Kafka's: large columnar ones are converted in a
-    thread.
+def _rows(context: BrokerContext, found: PartRead) -> Generator[Any, Any, list[Buffer]]:
+    """Return the stored batches as Kafka's: large columnar ones are converted in a thread, and
+    kept for the next reader.
     """
+    topic, partition, kept = found.part.topic, found.part.partition, context.converted
     rows: list[Buffer] = []
-    for chunk in chunks:
+    for chunk in found.batches:
         # Clients may skip the CRC, as librdkafka does: corrupt bytes must not leave the broker.
         for header, batch in split_checked(chunk):
-            is_large = header.uncompressed_length > CONVERTED_ON_LOOP_BYTES_MAX
-            if header.layout != KAFKA_ROWS and is_large:
-                rows += yield partial(to_kafka, batch)
+            if header.layout == KAFKA_ROWS:
+                rows += to_kafka(batch)
                 continue
-            rows += to_kafka(batch)
-            if header.layout != KAFKA_ROWS:
-                yield None
+            converted = kept.find(topic, partition, batch)
+            if converted is None:
+                is_large = header.uncompressed_length > CONVERTED_ON_LOOP_BYTES_MAX
+                converted = (yield partial(to_kafka, batch)) if is_large else to_kafka(batch)
+                kept.keep(topic, partition, batch, converted)
+            rows += converted
+            yield None
     return rows
 
 
