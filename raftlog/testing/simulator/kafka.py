@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from raftlog.client.requests import At
 from raftlog.config import Address
@@ -51,6 +51,8 @@ from raftlog.types import (
     TimestampMs,
     TopicPartition,
 )
+
+T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 1.5
 TIMEOUT_MS: Final = 1_000  # of a broker that waits for replicas
@@ -213,8 +215,14 @@ class KafkaClient:
         """
         known = self._connections.get(address)
         if known is None or (known.done() and (known.exception() or known.result().is_lost)):
-            known = self._connections[address] = self.loop.create_task(self._connect(address))
+            known = self._connections[address] = self._begin(self._connect(address))
         return await asyncio.shield(known)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin what several callers may wait for, or none that is left when it fails."""
+        task = self.loop.create_task(work)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return task
 
     async def _connect(self, address: Address) -> _Connection:
         make = partial(_Connection, self.loop, self.machine.name)
@@ -254,7 +262,7 @@ class KafkaClient:
         if not (self.is_stale or is_old):
             return
         if self._reading is None or self._reading.done():
-            self._reading = self.loop.create_task(self._read_metadata())
+            self._reading = self._begin(self._read_metadata())
         await asyncio.shield(self._reading)
 
     async def _read_metadata(self) -> None:
