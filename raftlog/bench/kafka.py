@@ -100,12 +100,18 @@ def _round(
 
 
 def produce(
-    bootstrap: str, topic: str, records: int, value: bytes, *, reports_each: bool = False
+    bootstrap: str,
+    topic: str,
+    records: int,
+    value: bytes,
+    *,
+    reports_each: bool = False,
+    codec: str = "none",
 ) -> float:
     """Return the seconds from the first call until all records are acknowledged.
 
     ``reports_each``: a callback for each record, which takes longer than sending it; by default for
-    errors only.
+    errors only. ``codec``: compression of the batches, as the client names it.
     """
     failures: list[object] = []
 
@@ -114,7 +120,9 @@ def produce(
             failures.append(error)
 
     settings = {**PRODUCER, "delivery.report.only.error": not reports_each, "linger.ms": 5}
-    producer = confluent_kafka.Producer({**settings, "bootstrap.servers": bootstrap})
+    producer = confluent_kafka.Producer(
+        {**settings, "bootstrap.servers": bootstrap, "compression.type": codec}
+    )
     producer.produce(topic, value, on_delivery=delivered)  # connects and fetches metadata
     producer.flush(TIMEOUT_S)
     start = time.perf_counter()

@@ -17,13 +17,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Final, NamedTuple, Protocol
 
+import confluent_kafka
 from confluent_kafka import admin, cimpl
 
 import raftlog
@@ -38,15 +40,24 @@ PLOT: Final = ROOT / "docs/diagrams/peers.svg"
 BEGIN, END = "<!-- make bench-peers -->\n", "<!-- end of make bench-peers -->\n"
 RUN: Final = 10_000  # records of a call to send_many, or of a wait for outcomes
 TRIPS: Final = 500
+RATE: Final = 5_000  # records/s whose latency is measured
+PACED: Final = 3 * RATE
+TRANSACTION, PARTITIONS = 34, 3  # records of a transaction to each partition
+COMMITS: Final = 100
+MANY: Final = 1_000  # partitions that are created at once
+
+now = time.perf_counter
 
 
 class Client(Protocol):
     """One client library with one cluster. Each method returns seconds."""
 
-    def bulk(self, topic: str, count: int, value: bytes) -> float: ...
+    def bulk(self, topic: str, count: int, value: bytes, codec: str = "none") -> float: ...
     def outcomes(self, topic: str, count: int, value: bytes) -> float: ...
     def read(self, topic: str, count: int) -> float: ...
     def trips(self, topic: str, count: int, value: bytes) -> list[float]: ...
+    def paced(self, topic: str, count: int, value: bytes) -> list[float]: ...
+    def commits(self, topic: str, count: int, value: bytes) -> float: ...
 
 
 class Native:
@@ -55,8 +66,8 @@ class Native:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def bulk(self, topic: str, count: int, value: bytes) -> float:
-        with raftlog.Producer(self._bootstrap) as producer:
+    def bulk(self, topic: str, count: int, value: bytes, codec: str = "none") -> float:
+        with raftlog.Producer(self._bootstrap, compression=codec) as producer:
             producer.send(topic, value).result(TIMEOUT_S)
             values = [value] * RUN
             start = time.perf_counter()
@@ -87,24 +98,87 @@ class Native:
             producer.send(topic, value).result(TIMEOUT_S)
             return [timed(lambda: producer.send(topic, value).result()) for _ in range(count)]
 
+    def paced(self, topic: str, count: int, value: bytes) -> list[float]:
+        seconds: list[float] = []
+        with raftlog.Producer(self._bootstrap) as producer:
+            producer.send(topic, value).result(TIMEOUT_S)
+            for due in paces(count):
+                sent = producer.send(topic, value)
+                sent.add_done_callback(lambda _, due=due: seconds.append(now() - due))
+        assert len(seconds) == count
+        return seconds
+
+    def commits(self, topic: str, count: int, value: bytes) -> float:
+        values, name = [value] * TRANSACTION, uuid.uuid4().hex
+        with raftlog.Producer(self._bootstrap, transactional_id=name) as producer:
+            started = now()
+            for turn in range(count + 1):
+                with producer.transaction() as txn:
+                    for partition in range(PARTITIONS):
+                        txn.send_many(topic, values, partition=partition)
+                started = started if turn else now()
+            return now() - started
+
 
 class Confluent:
     """librdkafka with confluent-kafka: ``produce`` and callbacks, ``consume``."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.bulk = partial(kafka.produce, bootstrap)
         self.outcomes = partial(kafka.produce, bootstrap, reports_each=True)
         self.trips = partial(kafka.round_trips, bootstrap)
         self._bootstrap = bootstrap
 
+    def bulk(self, topic: str, count: int, value: bytes, codec: str = "none") -> float:
+        return kafka.produce(self._bootstrap, topic, count, value, codec=codec)
+
     def read(self, topic: str, count: int) -> float:
         return kafka.consume(self._bootstrap, topic, count, b"")
 
+    def paced(self, topic: str, count: int, value: bytes) -> list[float]:
+        seconds: list[float] = []
+        producer = self._producer()
+        producer.produce(topic, value)
+        producer.flush(TIMEOUT_S)
+        for due in paces(count, wait=producer.poll):
+            producer.produce(
+                topic, value, on_delivery=lambda *_, due=due: seconds.append(now() - due)
+            )
+        producer.flush(TIMEOUT_S)
+        assert len(seconds) == count
+        return seconds
+
+    def commits(self, topic: str, count: int, value: bytes) -> float:
+        producer = self._producer({"transactional.id": uuid.uuid4().hex})
+        producer.init_transactions(TIMEOUT_S)
+        started = now()
+        for turn in range(count + 1):
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                for _ in range(TRANSACTION):
+                    producer.produce(topic, value, partition=partition)
+            producer.commit_transaction(TIMEOUT_S)
+            started = started if turn else now()
+        return now() - started
+
+    def _producer(self, more: Mapping[str, str] | None = None) -> cimpl.Producer:
+        settings = {**kafka.PRODUCER, "linger.ms": 5, "bootstrap.servers": self._bootstrap}
+        return confluent_kafka.Producer({**settings, **(more or {})})
+
+
+def paces(count: int, wait: Callable[[float], object] = time.sleep) -> Iterator[float]:
+    """Yield ``count`` times, each when it has come. Those that are late are yielded at once."""
+    started = now()
+    for number in range(count):
+        due = started + number / RATE
+        while (left := due - now()) > 0:
+            wait(left)
+        yield due
+
 
 def timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = now()
     call()
-    return time.perf_counter() - start
+    return now() - start
 
 
 class System(NamedTuple):
@@ -113,12 +187,29 @@ class System(NamedTuple):
     client: Client
     cluster: KafkaTarget
 
-    def topic(self) -> str:
+    def topic(self, partitions: int = 1) -> str:
         cluster, name = self.cluster, f"bench-{uuid.uuid4().hex[:8]}"
-        client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
-        new = cimpl.NewTopic(name, 1, cluster.replicas, config=dict(cluster.config))
+        new = cimpl.NewTopic(name, partitions, cluster.replicas, config=dict(cluster.config))
+        client = self._admin()  # which must live until it has the answer
         client.create_topics([new])[name].result(TIMEOUT_S)
         return name
+
+    def creation(self) -> float:
+        """Return the seconds in which a topic of ``MANY`` partitions is created, and delete it."""
+        start = now()
+        name = self.topic(MANY)
+        seconds = now() - start
+        client = self._admin()
+        client.delete_topics([name])[name].result(TIMEOUT_S)
+        return seconds
+
+    def memory_mb(self) -> float:
+        """Return the memory of all brokers in MB; what processes share counts once."""
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.cluster.pids]
+        return sum(int(each.partition("\nPss:")[2].split()[0]) for each in rollups) / 1e3
+
+    def _admin(self) -> admin.AdminClient:
+        return admin.AdminClient({"bootstrap.servers": self.cluster.bootstrap})
 
 
 @dataclass(slots=True)
@@ -134,14 +225,26 @@ class Figures:
         return statistics.median(self.rounds[workload])
 
 
-BULK, LARGE, OUTCOMES, READ, TRIP, CPU = (
+BULK, LARGE, OUTCOMES, READ = (
     "produce, 100 B, records/s",
     "produce, 1 KiB, records/s",
     "each outcome read, 100 B, records/s",
     "consume, 100 B, records/s",
-    "one in flight, p50 in us",
-    "broker CPU of a record of 1 KiB, us",
 )
+PACKED: Final = "produce, 100 B, lz4, records/s"
+CPU: Final = "broker CPU of a record of 1 KiB, us"
+TRIP: Final = "one in flight, p50 in us"
+TAIL: Final = f"{RATE:,} records/s, p99 in ms"
+COMMIT: Final = (
+    f"transactions of {TRANSACTION * PARTITIONS} records on {PARTITIONS} partitions, per s"
+)
+CREATE: Final = f"topic of {MANY:,} partitions, ms to create"
+MEMORY: Final = "memory of the brokers, MB"
+WORKLOADS: Final = (
+    *(BULK, PACKED, LARGE, OUTCOMES, READ, COMMIT),  # more is better; of the others, less
+    *(TRIP, TAIL, CREATE, CPU, MEMORY),
+)
+BESIDE: Final = ("raftlog", "Kafka, synced")  # the two systems whose ratio is shown
 
 
 def measure(system: System, figures: Figures, records: int) -> None:
@@ -155,13 +258,28 @@ def measure(system: System, figures: Figures, records: int) -> None:
     before = system.cluster.busy_s()
     figures.add(LARGE, count / client.bulk(system.topic(), count, large))
     figures.add(CPU, (system.cluster.busy_s() - before) / count * 1e6)
+    figures.add(PACKED, records / client.bulk(system.topic(), records, line(), "lz4"))
     figures.add(TRIP, statistics.median(client.trips(system.topic(), TRIPS, small)) * 1e6)
+    paced = client.paced(system.topic(), PACED, small)
+    figures.add(TAIL, statistics.quantiles(paced, n=100)[98] * 1e3)
+    figures.add(COMMIT, COMMITS / client.commits(system.topic(PARTITIONS), COMMITS, small))
+    figures.add(MEMORY, system.memory_mb())
+    figures.add(CREATE, system.creation() * 1e3)
+
+
+def line() -> bytes:
+    """Return a value of 100 bytes of which a half can be packed."""
+    return Random(7).randbytes(50) + b"x" * 50
 
 
 def table(found: Mapping[str, Figures]) -> str:
     names = list(found)
-    lines = [f"| | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
-    for workload in (BULK, LARGE, OUTCOMES, READ, TRIP, CPU):
+    ours, theirs = (found[name] for name in BESIDE)
+    lines = [
+        f"| | {' | '.join(names)} | {' / '.join(BESIDE)} |",
+        f"| --- |{' ---: |' * (len(names) + 1)}",
+    ]
+    for workload in WORKLOADS:
         cells = []
         for figures in found.values():
             values = figures.rounds[workload]
@@ -169,7 +287,8 @@ def table(found: Mapping[str, Figures]) -> str:
                 f"{number(figures.median(workload))} "
                 f"({number(min(values))} to {number(max(values))})"
             )
-        lines.append(f"| {workload} | {' | '.join(cells)} |")
+        ratio = ours.median(workload) / theirs.median(workload)
+        lines.append(f"| {workload} | {' | '.join(cells)} | {ratio:.2f} |")
     return "\n".join(lines) + "\n"
 
 

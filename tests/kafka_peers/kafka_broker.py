@@ -28,8 +28,9 @@ controller.listener.names=CONTROLLER
 log.dirs={directory}
 offsets.topic.replication.factor={brokers}
 offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={brokers}
+transaction.state.log.min.isr={quorum}
+transaction.state.log.num.partitions=4
 group.initial.rebalance.delay.ms=0
 num.partitions=2
 """
@@ -71,6 +72,7 @@ def kafka_cluster(
                     controller=ports[brokers + number - 1],
                     directory=home / "logs",
                     brokers=brokers,
+                    quorum=brokers // 2 + 1,
                 )
             )
             tool = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ")
