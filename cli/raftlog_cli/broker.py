@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from raftlog import limits
 from raftlog.config import (
     Address,
     BrokerConfig,
@@ -35,22 +34,10 @@ from raftlog.server.main import run
 from raftlog.storage.state_files import stored_identity
 from raftlog_cli import options, output
 from raftlog_cli.main import Failed, describe_os_error
-from raftlog_cli.workers import PAUSE_S_MIN, Supervisor, configs_of, cores
+from raftlog_cli.workers import PAUSE_S_MIN, WORKERS, Supervisor, configs_of
 
 if TYPE_CHECKING:
     from raftlog_cli.console.app import Console
-
-
-class _Workers(click.IntRange):
-    """A number of workers, or ``auto``."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        return cores() if value == "auto" else super().convert(value, param, context)
-
-
-WORKERS: Final = _Workers(1, limits.WORKERS_PER_HOST_MAX)
 
 
 @click.command()

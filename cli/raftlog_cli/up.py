@@ -19,6 +19,7 @@ from raftlog.config import Address, parse_address, parse_voters
 from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError, counted
 from raftlog.server.main import STATUS_REMOVED
+from raftlog.storage.store import JOURNAL_NAME
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import (
@@ -39,6 +40,7 @@ from raftlog.testing.cluster import (
 from raftlog.tls import client_context
 from raftlog_cli import options, output
 from raftlog_cli.main import STATUS_INTERRUPTED
+from raftlog_cli.workers import WORKERS
 
 # -- supervisor ------------------------------------------------------------------------------------
 #
@@ -55,17 +57,22 @@ from raftlog_cli.main import STATUS_INTERRUPTED
 CLUSTER_FILE: Final = "cluster.json"
 HTTP_LISTEN: Final = "http.listen"
 HTTP_READ_ONLY: Final = "http.console.read.only"
+IDENTITY_FILE: Final = "identity"  # of a broker that has started
 BROKERS_DEFAULT: Final = 3
+FOUNDERS_MIN: Final = 3  # hosts; with fewer, all brokers create the cluster
 PORT_DEFAULT: Final = 9100
 PORT_MAX: Final = 65_535
 
 
-def describe_cluster(cluster: Cluster) -> dict[str, Any]:
-    """Return the contents of the file. The pid of a broker that is down is null."""
+def describe_cluster(cluster: Cluster, workers: int = 1) -> dict[str, Any]:
+    """Return the contents of the file. The pid of a broker that is down is null. ``workers``:
+    brokers of each host.
+    """
     return {
         "bootstrap": cluster.bootstrap,
         "environment": environment_of(cluster),
         "voters": _voters_of(cluster),
+        "workers": workers,
         "brokers": [
             {
                 "id": broker.id,
@@ -124,9 +131,9 @@ def choose_http(directory: Path, addresses: Mapping[int, Address]) -> dict[int, 
     return chosen
 
 
-def write_cluster_file(directory: Path, cluster: Cluster) -> None:
+def write_cluster_file(directory: Path, cluster: Cluster, workers: int = 1) -> None:
     """Write ``cluster.json`` with the current state. The file is replaced atomically."""
-    text = json.dumps(describe_cluster(cluster), indent=2) + "\n"
+    text = json.dumps(describe_cluster(cluster, workers), indent=2) + "\n"
     OsDisk().write_atomic(str(directory / CLUSTER_FILE), text.encode())
 
 
@@ -157,16 +164,52 @@ def console_urls(directory: Path) -> list[str]:
     return [f"{scheme}://{at}/" for at in recorded_addresses(directory, "http").values()]
 
 
-def recorded_voters(directory: Path, addresses: Mapping[int, Address]) -> dict[int, Address]:
-    """Return the addresses of the brokers that created the cluster in ``directory``, by ID.
+def recorded_workers(directory: Path) -> int:
+    """Return the number of brokers of each host in the last run in ``directory``; 1 without one."""
+    path = directory / CLUSTER_FILE
+    return int(json.loads(path.read_bytes()).get("workers", 1)) if path.exists() else 1
 
-    ``addresses``: of the next run, which are used if there is no record. Brokers that were removed
-    since are included: the others must not create another cluster without them.
+
+def founders_of(
+    directory: Path, addresses: Mapping[int, Address], workers: int = 1
+) -> dict[int, Address]:
+    """Return the addresses of the brokers that create, or have created, the cluster in
+    ``directory``, by ID. Empty: a single broker of an earlier release, which others cannot join.
+
+    ``addresses``: of the next run. Brokers that were removed since are included: the others must
+    not create another cluster without them. ``workers``: brokers of each host. Of several hosts,
+    the first broker of each is a founder, so that the loss of a host is that of one voter.
     """
     path = directory / CLUSTER_FILE
-    text = json.loads(path.read_bytes()).get("voters", "") if path.exists() else ""
-    voters = {voter.id: voter.address for voter in parse_voters(text)}
-    return {broker: addresses.get(broker, at) for broker, at in voters.items()} or dict(addresses)
+    alone = {} if len(addresses) == 1 else dict(addresses)
+    if path.exists():
+        text = json.loads(path.read_bytes()).get("voters", "")
+        voters = {voter.id: voter.address for voter in parse_voters(text)}
+        return {broker: addresses.get(broker, at) for broker, at in voters.items()} or alone
+    homes = [directory / f"broker-{broker}" for broker in addresses]
+    if any((each / IDENTITY_FILE).exists() for each in homes):
+        return dict(addresses) if any((each / JOURNAL_NAME).exists() for each in homes) else alone
+    firsts = {host_of(broker, workers): broker for broker in sorted(addresses, reverse=True)}
+    chosen = sorted(firsts.values() if len(firsts) >= FOUNDERS_MIN else addresses)
+    return {broker: addresses[broker] for broker in chosen[: limits.VOTERS_PER_CLUSTER_MAX]}
+
+
+def choose_workers(directory: Path, workers: int | None) -> int:
+    """Return the number of brokers of each host in the next run. Raises ``RefusedError`` if
+    ``directory`` has another one.
+    """
+    last = recorded_workers(directory)
+    if workers not in (None, last) and recorded_addresses(directory):
+        raise RefusedError(
+            f"{directory} contains a cluster of {counted(last, 'broker')} on each host, not of "
+            f"{workers}: omit --workers to resume it, or pass another --data-dir"
+        )
+    return workers or last
+
+
+def host_of(broker: int, workers: int) -> int:
+    """Return the number of the host of a broker, from 1."""
+    return (broker - 1) // workers + 1
 
 
 def _parse(text: str) -> Address:
@@ -179,9 +222,11 @@ def certificates_of(directory: Path) -> Certificates | None:
     return files if files.ca.exists() else None
 
 
-def _cluster(directory: Path, addresses: Mapping[int, Address], *, secure: bool = False) -> Cluster:
+def _cluster(
+    directory: Path, addresses: Mapping[int, Address], *, workers: int = 1, secure: bool = False
+) -> Cluster:
     """Return the cluster in ``directory``. With certificates, the brokers use TLS; with an
-    administrator or ``secure``, they require authentication.
+    administrator or ``secure``, they require authentication. ``workers``: brokers of each host.
     """
     secure = secure or (directory / CREDENTIALS_FILE).exists()
     only_tls = None if secure else certificates_of(directory)
@@ -190,24 +235,31 @@ def _cluster(directory: Path, addresses: Mapping[int, Address], *, secure: bool 
         addresses=addresses,
         settings=None if only_tls is None else only_tls.broker_settings(),
         secure=secure,
-        voters=recorded_voters(directory, addresses),
+        voters=founders_of(directory, addresses, workers),
     )
 
 
 def choose_addresses(
-    directory: Path, *, brokers: int | None, port: int | None
+    directory: Path, *, brokers: int | None, port: int | None, workers: int = 1
 ) -> dict[int, Address]:
     """Return the addresses for the next run in ``directory``, by broker ID.
 
     ``brokers``: number of brokers; None: that of ``directory``, or 3. ``port``: first port; None:
-    the ports of the last run, or from 9100 on; 0: free ports.
+    the ports of the last run, or from 9100 on; 0: free ports. ``workers``: more than 1: brokers of
+    each host; ``brokers`` are hosts then, and None is one.
 
     Raises ``RefusedError`` if the directory has another number of brokers, or a port would exceed
     the maximum.
     """
     last = recorded_addresses(directory)
     held = len(last) or len(list(directory.glob("broker-*/")))
-    count = brokers or held or BROKERS_DEFAULT
+    default = BROKERS_DEFAULT if workers == 1 else workers
+    count = workers * brokers if brokers else held or default
+    if count > limits.BROKERS_PER_CLUSTER_MAX:
+        raise RefusedError(
+            f"{counted(count, 'broker')} are over BROKERS_PER_CLUSTER_MAX "
+            f"({limits.BROKERS_PER_CLUSTER_MAX})"
+        )
     if held and count != held:
         raise RefusedError(
             f"{directory} contains a cluster of {held} broker{'s' * (held > 1)}, not of {count}: "
@@ -246,17 +298,23 @@ class Supervisor:
         restart: bool,
         note: Note,
         secure: bool = False,
+        workers: int = 1,
     ) -> None:
-        """``secure``: create certificates and an administrator if the directory has none."""
+        """``secure``: create certificates and an administrator if the directory has none.
+        ``workers``: brokers of each host; replicas of a partition are on different hosts, where
+        there are enough.
+        """
         self._directory = directory.resolve()
         self._directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = self._take_lock()
         certificates = certificates_of(directory)
         http = choose_http(self._directory, addresses)
-        self.cluster = _cluster(self._directory, addresses, secure=secure)
+        self._workers = workers
+        self.cluster = _cluster(self._directory, addresses, workers=workers, secure=secure)
         for broker in self.cluster.brokers:
             broker.settings = {
                 **broker.settings,
+                **self._rack_of(broker.id),
                 HTTP_LISTEN: str(http[broker.id]),
                 # With certificates alone, any program on this machine could change the cluster.
                 HTTP_READ_ONLY: str(
@@ -276,6 +334,9 @@ class Supervisor:
             (broker.data_dir / "identity").exists() for broker in self.cluster.brokers
         )
 
+    def _rack_of(self, broker: int) -> dict[str, str]:
+        return {} if self._workers == 1 else {"rack": f"host-{host_of(broker, self._workers)}"}
+
     def _take_lock(self) -> Lock:
         try:
             return OsDisk().lock(str(self._directory / LOCK_FILE))
@@ -284,6 +345,10 @@ class Supervisor:
                 f"another `raftlog up` runs in {self._directory}: stop it, "
                 "or use another --data-dir"
             ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contents of ``cluster.json``."""
+        return describe_cluster(self.cluster, self._workers)
 
     def start(self) -> None:
         """Start all brokers, and wait until they respond and have joined the cluster.
@@ -340,7 +405,8 @@ class Supervisor:
         if any(broker.id == broker_id for broker in self.cluster.brokers):
             return
         broker = self.cluster.add(broker_id, free_address())
-        broker.settings = {**broker.settings, HTTP_LISTEN: str(free_address())}
+        http = {HTTP_LISTEN: str(free_address())}
+        broker.settings = {**broker.settings, **self._rack_of(broker_id), **http}
         self._spawn(broker)
 
     def _check(self, broker: BrokerProcess) -> None:
@@ -380,7 +446,7 @@ class Supervisor:
         up = {broker.id: broker.pid for broker in self.cluster.brokers if broker.pid is not None}
         if up != self._up or not (self._directory / CLUSTER_FILE).exists():
             self._up = up
-            write_cluster_file(self._directory, self.cluster)
+            write_cluster_file(self._directory, self.cluster, self._workers)
 
 
 def _progress(directory: Path, ids: Iterable[int]) -> list[tuple[int, int]]:
@@ -423,8 +489,9 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
     secret = cluster.brokers[0].secret
     if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
         raise RefusedError(
-            f"{directory} contains a single broker, which others cannot join. Run "
-            "`raftlog up --brokers 3` with another --data-dir"
+            f"{directory} contains a single broker of an earlier release, which others cannot "
+            "join. Run `raftlog up` with another --data-dir, and copy the topics to it with "
+            "`raftlog mirror`"
         )
     ids = reserve_ids(cluster, count, is_running=True)
     requests = [directory / f"{ADD_PREFIX}{broker}" for broker in ids]
@@ -495,6 +562,13 @@ def _need_supervisor(directory: Path) -> None:
     f"[default: as in the last run, or {BROKERS_DEFAULT}]",
 )
 @click.option(
+    "--workers",
+    type=WORKERS,
+    metavar="N|auto",
+    help="Brokers of one host, or of each of --brokers hosts: a broker uses about one core. "
+    "auto: as many as there are cores.  [default: as in the last run, or 1]",
+)
+@click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default="raftlog-data",
@@ -530,6 +604,7 @@ def _need_supervisor(directory: Path) -> None:
 def up(
     context: click.Context,
     brokers: int | None,
+    workers: int | None,
     data_dir: Path,
     port: int | None,
     restart: bool,
@@ -548,6 +623,7 @@ def up(
     Example:
       raftlog up --data-dir raftlog-data --port 9100
       raftlog up --data-dir raftlog-data --add 2
+      raftlog up --data-dir wide-data --brokers 3 --workers 2
     """
     if start_id is not None:
         address = request_start(data_dir, start_id)
@@ -566,9 +642,15 @@ def up(
                 click.echo(f"broker {number} has joined at {at}")
             click.echo("to move replicas to it: raftlog cluster rebalance")
         return
-    addresses = choose_addresses(data_dir, brokers=brokers, port=port)
+    workers = choose_workers(data_dir, workers)
+    addresses = choose_addresses(data_dir, brokers=brokers, port=port, workers=workers)
     supervisor = Supervisor(
-        data_dir, addresses=addresses, restart=restart, note=output.note, secure=secure
+        data_dir,
+        addresses=addresses,
+        restart=restart,
+        note=output.note,
+        secure=secure,
+        workers=workers,
     )
     context.exit(_run(supervisor, as_json=as_json))
 
@@ -594,7 +676,7 @@ def _run(supervisor: Supervisor, *, as_json: bool) -> int:
 
 
 def _announce(supervisor: Supervisor, *, as_json: bool) -> None:
-    state = describe_cluster(supervisor.cluster)
+    state = supervisor.describe()
     if as_json:
         output.print_json({**state, "ready": True})
         return

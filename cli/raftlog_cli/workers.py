@@ -20,7 +20,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+import click
 
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
@@ -38,6 +40,18 @@ _PR_SET_PDEATHSIG: Final = 1
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class _Workers(click.IntRange):
+    """A number of workers, or ``auto``."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        return cores() if value == "auto" else super().convert(value, param, context)
+
+
+WORKERS: Final = _Workers(1, limits.WORKERS_PER_HOST_MAX)
 
 
 def configs_of(config: BrokerConfig, count: int, host: str = "") -> list[BrokerConfig]:

@@ -373,7 +373,7 @@ class ConvertedBatches:
     same ones, and the rows of one batch cost as much as storing it did.
 
     A batch is known by its place and its header, whose chain and CRCs cover its bytes. The place
-    counts because a client could make a batch of its own topic with the header of another one.
+    counts because a client could give a batch of one topic the header of another topic's.
     """
 
     def __init__(self, bytes_max: int = limits.KAFKA_CONVERTED_BYTES_MAX) -> None:

@@ -677,7 +677,7 @@ def local_cluster(
     ``secure``: brokers use TLS and require authentication; ``Cluster.environment`` has the
         credentials of the administrator. Requires the package `cryptography`.
     ``voters``: addresses of the brokers that create, or have created, the cluster; the others join
-        it. Default: all.
+        it. Default: all, but a broker without others is no cluster, which others could join.
     """
     directory = directory.resolve()
     if addresses is None:
@@ -698,10 +698,9 @@ def local_cluster(
         ],
         directory=directory,
     )
-    voters = addresses if voters is None else voters
-    is_alone = len(made.brokers) == len(voters) == 1 and made.brokers[0].id in voters
+    is_alone = len(made.brokers) == 1 and not voters
     if not is_alone or secure:
-        _introduce(made, directory, addresses, voters, with_relays=with_relays)
+        _introduce(made, directory, addresses, voters or addresses, with_relays=with_relays)
     return made
 
 

@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from raftlog.config import Address
+from raftlog.disk import OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError
 from raftlog.testing import wait_until
 from raftlog.testing.cluster import answers, local_cluster, members
@@ -22,6 +23,8 @@ from raftlog_cli.up import (
     Supervisor,
     choose_addresses,
     choose_http,
+    choose_workers,
+    founders_of,
     recorded_addresses,
     request_add,
     request_start,
@@ -106,6 +109,60 @@ def test_an_http_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
     assert others[1] not in {last[1], *addresses.values()}
 
 
+# -- workers ---------------------------------------------------------------------------------------
+
+
+def test_workers_share_the_rack_of_their_host_and_have_one_founder(tmp_path: Path) -> None:
+    addresses = choose_addresses(tmp_path, brokers=3, port=7000, workers=2)
+    supervisor = Supervisor(tmp_path, addresses=addresses, restart=False, note=print, workers=2)
+    brokers = supervisor.cluster.brokers
+    racks = [broker.settings["rack"] for broker in brokers]
+    assert racks == ["host-1", "host-1", "host-2", "host-2", "host-3", "host-3"]
+    assert [broker.id for broker in brokers if "voters" in broker.settings] == [1, 3, 5]
+    assert all("join" in broker.settings for broker in brokers if "voters" not in broker.settings)
+    supervisor.stop()
+
+
+def test_workers_without_brokers_are_those_of_one_host(tmp_path: Path) -> None:
+    assert list(choose_addresses(tmp_path, brokers=None, port=0, workers=4)) == [1, 2, 3, 4]
+    with pytest.raises(RefusedError, match="64 brokers are over BROKERS_PER_CLUSTER_MAX"):
+        choose_addresses(tmp_path, brokers=2, port=0, workers=32)
+
+
+def test_a_directory_keeps_its_number_of_workers(tmp_path: Path) -> None:
+    addresses = choose_addresses(tmp_path, brokers=1, port=0, workers=2)
+    up.write_cluster_file(tmp_path, local_cluster(tmp_path, addresses=addresses), 2)
+    assert choose_workers(tmp_path, None) == choose_workers(tmp_path, 2) == 2
+    with pytest.raises(RefusedError, match="2 brokers on each host, not of 3: omit --workers"):
+        choose_workers(tmp_path, 3)
+
+
+# -- founders --------------------------------------------------------------------------------------
+
+
+ONE: Final = {1: Address("127.0.0.1", 7000)}
+
+
+def test_a_new_broker_alone_is_a_cluster_that_others_can_join(tmp_path: Path) -> None:
+    assert founders_of(tmp_path, ONE) == ONE
+
+
+def test_a_single_broker_of_an_earlier_release_remains_one(tmp_path: Path) -> None:
+    home = tmp_path / "broker-1"
+    home.mkdir()
+    (home / "identity").touch()
+    assert founders_of(tmp_path, ONE) == {}
+    up.write_cluster_file(tmp_path, local_cluster(tmp_path, addresses=ONE))
+    assert founders_of(tmp_path, ONE) == {}
+    lock = OsDisk().lock(str(tmp_path / "up.lock"))  # as if it ran
+    with pytest.raises(RefusedError, match="of an earlier release, which others cannot join"):
+        request_add(tmp_path, 1)
+    lock.release()
+    (tmp_path / "cluster.json").unlink()
+    (home / "consensus.journal").touch()
+    assert founders_of(tmp_path, ONE) == ONE
+
+
 Supervise = Callable[..., Supervisor]
 
 
@@ -157,7 +214,8 @@ def test_the_record_names_what_runs(supervise: Supervise, tmp_path: Path) -> Non
     assert recorded(tmp_path) == {
         "bootstrap": str(broker.address),
         "environment": {},
-        "voters": "",
+        "voters": f"1@{broker.address}",
+        "workers": 1,
         "brokers": [
             {
                 "id": 1,

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Final, NamedTuple, Protocol
 
 import confluent_kafka
@@ -165,7 +166,7 @@ class Confluent:
         return confluent_kafka.Producer({**settings, **(more or {})})
 
 
-def paces(count: int, wait: Callable[[float], object] = time.sleep) -> Iterator[float]:
+def paces(count: int, wait: Callable[[float], object] = Event().wait) -> Iterator[float]:
     """Yield ``count`` times, each when it has come. Those that are late are yielded at once."""
     started = now()
     for number in range(count):

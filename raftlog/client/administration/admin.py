@@ -855,6 +855,8 @@ class AsyncAdmin(LoopBound, AdminBase):
                 cluster.any_connection() if broker is None else cluster.connection(broker)
             )
             await self._prove(connection)
+            if not cluster.view.brokers:  # that one may end before the next request, as if removed
+                cluster.refresh_soon()
             return await cluster.ask(connection, api, request)
 
         return await cluster.persist(attempt, repeatable=api.idempotent)
