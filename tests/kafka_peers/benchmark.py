@@ -103,7 +103,7 @@ class Native:
         seconds: list[float] = []
         with raftlog.Producer(self._bootstrap) as producer:
             producer.send(topic, value).result(TIMEOUT_S)
-            for due in paces(count):
+            for due in paces(count, Event().wait):
                 sent = producer.send(topic, value)
                 sent.add_done_callback(lambda _, due=due: seconds.append(now() - due))
         assert len(seconds) == count
@@ -140,7 +140,7 @@ class Confluent:
         producer = self._producer()
         producer.produce(topic, value)
         producer.flush(TIMEOUT_S)
-        for due in paces(count, wait=producer.poll):
+        for due in paces(count, producer.poll):
             producer.produce(
                 topic, value, on_delivery=lambda *_, due=due: seconds.append(now() - due)
             )
@@ -166,8 +166,10 @@ class Confluent:
         return confluent_kafka.Producer({**settings, **(more or {})})
 
 
-def paces(count: int, wait: Callable[[float], object] = Event().wait) -> Iterator[float]:
-    """Yield ``count`` times, each when it has come. Those that are late are yielded at once."""
+def paces(count: int, wait: Callable[[float], object]) -> Iterator[float]:
+    """Yield ``count`` times, each when it has come, after ``wait`` for the rest. Those that are
+    late are yielded at once.
+    """
     started = now()
     for number in range(count):
         due = started + number / RATE
