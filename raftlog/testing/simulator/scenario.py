@@ -628,6 +628,8 @@ class Scenario:
         faults = self.faults.with_harm(random, brokers=self.brokers, replicas=factor)
         last_words = "kill" if self.last_words == "power cut" else self.last_words
         if drawn < CACHE_LOSSY_SHARE:
+            if factor == 1:  # brokers refuse the policy: there would be no other copy
+                return self
             config = {**config, "flush.policy": "os"}
             faults = replace(self.faults.on_its_own(), is_cache_lossy=True)
         elif drawn < CACHE_LOSSY_SHARE + HARMED_SHARE:
