@@ -32,7 +32,8 @@ KINDS: list[tuple[Mode, int, bool, int, int]] = [
     ("safety", 3, True, 1, 4),
     ("safety", 1, True, 1, 1),
     ("liveness", 3, True, 0, 1),
-    ("safety", 1, False, 1, 4),
+    ("safety", 1, False, 1, 2),
+    ("safety", 2, False, 0, 2),
     ("liveness", 1, False, 1, 2),
 ]
 TESTS = [
