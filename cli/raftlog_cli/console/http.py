@@ -26,6 +26,7 @@ from raftlog.errors import (
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
+    UnknownTransactionError,
     UnknownUserError,
     UserExistsError,
 )
@@ -131,11 +132,15 @@ class HttpApi:
             return status_of(error), output.to_json(body) + "\n"
 
 
+NOT_FOUND: Final = (
+    *(UnknownTopicError, UnknownPartitionError, UnknownGroupError),
+    *(UnknownTransactionError, UnknownUserError),
+)
+
+
 def status_of(error: RaftlogError) -> int:
     """Return the HTTP status of an error."""
-    if isinstance(
-        error, UnknownTopicError | UnknownPartitionError | UnknownGroupError | UnknownUserError
-    ):
+    if isinstance(error, NOT_FOUND):
         return 404
     if isinstance(error, TopicExistsError | GroupNotEmptyError | UserExistsError):
         return 409

@@ -57,6 +57,7 @@ from raftlog_cli.group import (
 from raftlog_cli.options import From, key_and_value
 from raftlog_cli.overview import SORTS, Sample, TopicRow, overview
 from raftlog_cli.topic import topic_rows
+from raftlog_cli.txn import partition_rows
 
 SENTENCES_MAX: Final = 8
 Values = dict[str, Any]
@@ -925,6 +926,40 @@ def producers(pages: Pages, parameters: Mapping[str, str]) -> dict[str, Any]:
         ),
         "problems": sorted(found.problems.items()),
     }
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def transactions(pages: Pages, parameters: Parameters) -> Values:
+    """Return a page of the transactional IDs: those with an open transaction first, the oldest
+    before the others.
+    """
+    wanted = parameters.get("q", "").lower()
+    listed = pages.admin.list_transactions()
+    found = sorted(
+        (row for row in listed if wanted in row.transactional_id.lower()),
+        key=lambda row: (row.started_ms is None, row.started_ms or 0, row.transactional_id),
+    )
+    return {
+        "page": page_of(found, ROWS, "/transactions", parameters),
+        "q": parameters.get("q", ""),
+        "total": len(listed),
+        "open": sum(row.started_ms is not None for row in listed),
+    }
+
+
+def transaction(pages: Pages, parameters: Parameters) -> Values:
+    """Return one transactional ID. Raises ``UnknownTransactionError``."""
+    (found,) = pages.admin.describe_transactions([parameters.get("id", "")])
+    return {"found": found, "topics": partition_rows(found)}
+
+
+def abort_transaction(pages: Pages, form: Parameters) -> str:
+    """Abort the open transaction of an ID. Returns the URL of its page."""
+    name = form.get("id", "")
+    pages.admin.abort_transaction(name)
+    return "/transaction?" + urlencode({"id": name})
 
 
 # -- filters ---------------------------------------------------------------------------------------

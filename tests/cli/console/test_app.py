@@ -24,8 +24,8 @@ from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 pytestmark = pytest.mark.integration
 SSL = {"security_protocol": "SSL"}
 PAGES = (
-    *("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/events"),
-    *("/access", "/access/new-rule", "/access/check", "/access/users"),
+    *("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/transactions"),
+    *("/events", "/access", "/access/new-rule", "/access/check", "/access/users"),
 )
 
 

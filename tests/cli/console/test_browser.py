@@ -39,6 +39,7 @@ PAGES = (
     *("/", "/broker?id=1", "/topics", "/topics/clicks", "/topics/clicks/partitions/0"),
     *("/topics/clicks/records", "/topics/clicks/records/0/1", "/new-topic", "/groups"),
     *("/group?name=billing", "/group/reset?name=billing&to=earliest", "/events"),
+    *("/transactions", "/transaction?id=billing", f"/transaction?id={LONG}"),
     *("/topics/clicks/producers", "/topics/clicks/producers?partition=0"),
     *("/topics/clicks/check", "/topics/clicks/check?partition=0"),
     *("/topics/clicks/produce", "/topics/clicks/groups", f"/topics/{LONG}"),
@@ -106,6 +107,9 @@ def fill(bootstrap: str) -> None:
         for value in (b"w" * 500, b'{"a": "%s"}' % (b"v" * 300)):
             producer.send(LONG, value, b"k" * 200, [("h" * 100, b"v" * 300)])
         producer.flush()
+        for name in ("billing", LONG):
+            with Producer(bootstrap, transactional_id=name) as job, job.transaction() as txn:
+                txn.send("clicks", b"{}")
         for group, topic, share in (
             ("billing", "clicks", 0.4),
             ("search", "page-views", 0.9),
