@@ -239,6 +239,7 @@ OPEN_SEALED_SEGMENTS_MAX: Final = 4  # per partition; the rest are opened when t
 # Of all partitions, and at most half of RLIMIT_NOFILE; the least recently used one is closed.
 OPEN_LOG_FILES_MAX: Final = 65_536
 PRODUCERS_PER_PARTITION_MAX: Final = 100_000
+HTTP_WORKER_ANSWER_BYTES_MAX: Final = 64 * MIB  # metrics that one worker tells another
 WORKERS_PER_HOST_MAX: Final = 32  # brokers of one `raftlog broker --workers`
 UNVERIFIED_BATCHES_MAX: Final = 100  # of a producer, in a partition
 TRANSACTIONS_OPEN_PER_PARTITION_MAX: Final = 10_000

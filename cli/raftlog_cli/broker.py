@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -173,21 +174,26 @@ def _run_workers(
     context: click.Context, config: BrokerConfig, count: int, *, names_itself: bool
 ) -> NoReturn:
     first, *others = configs_of(config, count)
+    ports = [each.http_listen for each in others if each.http_listen is not None]
     starts = [
-        partial(_run_worker, first, names_itself=names_itself),
+        partial(_run_worker, first, names_itself=names_itself, workers=ports),
         *(partial(_run_worker, each, names_itself=False) for each in others),
     ]
     context.exit(Supervisor(starts, say=partial(click.echo, err=True)).run())
 
 
-def _run_worker(config: BrokerConfig, *, names_itself: bool) -> int:
-    """Run a worker. One that joins waits for the cluster, which gives it an ID."""
+def _run_worker(
+    config: BrokerConfig, *, names_itself: bool, workers: Sequence[Address] = ()
+) -> int:
+    """Run a worker. One that joins waits for the cluster, which gives it an ID. ``workers``: HTTP
+    ports of the others.
+    """
     while not names_itself:
         try:
             config, names_itself = with_id(config), True
         except BrokerUnavailableError:
             time.sleep(PAUSE_S_MIN)
-    return run(config, _make_api)
+    return run(config, _make_api, workers)
 
 
 def _make_api(address: Address, config: BrokerConfig) -> Console:

@@ -17,7 +17,7 @@ import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -98,12 +98,15 @@ def preload(config: BrokerConfig | None = None) -> None:
                 import_module(name)
 
 
-def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
+def run(
+    config: BrokerConfig, make_api: MakeApi | None = None, workers: Sequence[Address] = ()
+) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit status: 0, or 1 with the reason on
     stderr, or ``STATUS_REMOVED`` if the broker was decommissioned.
 
     ``make_api``: called with the settings and the address of the broker if it has an HTTP port;
-    returns more of what the port serves.
+    returns more of what the port serves. ``workers``: HTTP ports of the other brokers of this host,
+    for which the port answers, too.
     """
     occupy()
     handler = LogWriter(STDERR)
@@ -115,7 +118,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
     preload(config)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(config, make_api))
+            return runner.run(_serve(config, make_api, workers))
     except RaftlogError as error:
         _say(config, f"raftlog broker {config.id}: {error}")
         return 1
@@ -123,7 +126,7 @@ def run(config: BrokerConfig, make_api: MakeApi | None = None) -> int:
         handler.flush()
 
 
-async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
+async def _serve(config: BrokerConfig, make_api: MakeApi | None, workers: Sequence[Address]) -> int:
     from raftlog.clock import SystemClock
     from raftlog.server.broker import Broker
     from raftlog.server.connection import address_of, bind
@@ -154,7 +157,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None) -> int:
     api = None
     if make_api is not None and http_listening is not None:
         api = make_api(reached_here(address_of(listening)), config)
-    http = await _serve_http(broker, http_listening, registry_listening, api)
+    http = await _serve_http(broker, http_listening, registry_listening, api, workers)
     if kafka_listening is not None:
         kafka_address = address_of(kafka_listening)
         _say(config, f"raftlog broker {config.id} serves Kafka clients on {kafka_address}")
@@ -178,6 +181,7 @@ async def _serve_http(
     listening: socket | None,
     for_registry: socket | None,
     api: MoreRoutes | None,
+    workers: Sequence[Address],
 ) -> list[HttpServer]:
     """Serve the HTTP port, and that of the schema registry, as far as there are sockets."""
     if listening is None and for_registry is None:
@@ -188,7 +192,7 @@ async def _serve_http(
     config, servers = broker.context.config, []
     scheme = "https" if config.http_uses_tls else "http"
     if listening is not None:
-        servers.append(await HttpServer.start(broker, listening, api))
+        servers.append(await HttpServer.start(broker, listening, api, workers))
         _say(config, f"raftlog broker {config.id} serves {scheme}://{address_of(listening)}")
     if for_registry is not None:
         servers.append(await HttpServer.start_registry(broker, for_registry))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,23 +68,29 @@ def test_what_workers_cannot_have(count: int, listen: str) -> None:
 
 @pytest.mark.integration
 def test_a_worker_that_dies_is_started_again_and_all_stop_together(tmp_path: Path) -> None:
-    first = neighbours()
+    first, http = neighbours(), neighbours()
+    while abs(http - first) < 2:
+        http = neighbours()
     secret = tmp_path / "secret"
     secret.write_text("s" * 40)
     secret.chmod(0o600)
     command = [sys.executable, "-m", "raftlog", "broker", "--workers", "2", "--id", "1"]
     command += ["--listen", f"127.0.0.1:{first}", "--data-dir", str(tmp_path / "data")]
-    command += ["--cluster-secret-file", str(secret)]
+    command += ["--cluster-secret-file", str(secret), "--set", f"http.listen=127.0.0.1:{http}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as host:
         assert host.stderr is not None
         try:
             lines = iter(host.stderr)
             ready = {line.split()[2] for line in lines_until(lines, "ready on", 2)}
             assert ready == {"1", "2"}
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=30) as told:
+                metrics = told.read().decode()
+            assert 'raftlog_worker_up{worker="2"} 1' in metrics
+            assert 'raftlog_ready{worker="2"} 1.0' in metrics
             children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
             os.kill(int(children[1]), signal.SIGKILL)
-            (told,) = lines_until(lines, "started again", 1)
-            assert re.search(r"worker 2 ended with status -9", told)
+            (said,) = lines_until(lines, "started again", 1)
+            assert re.search(r"worker 2 ended with status -9", said)
             lines_until(lines, "ready on", 1)
             host.send_signal(signal.SIGTERM)
             stopped = lines_until(lines, "broker stopped", 2)

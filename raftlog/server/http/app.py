@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import uvicorn
@@ -41,6 +42,7 @@ from raftlog.server.broker import Broker
 from raftlog.server.connection import address_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.http.collect import LagTimes, Readiness, readiness_of, render, values_of
+from raftlog.server.http.host import Host, ask_http
 from raftlog.server.http.schemas import schema_routes
 from raftlog.server.metrics import Durations
 from raftlog.server.tls import tls_options
@@ -104,16 +106,29 @@ class _NotStored:
 
 
 def make_app(
-    broker: Broker, loop_delay: Durations, listen: Address, more_routes: Sequence[BaseRoute] = ()
+    broker: Broker,
+    loop_delay: Durations,
+    listen: Address,
+    more_routes: Sequence[BaseRoute] = (),
+    host: Host | None = None,
 ) -> Starlette:
-    """Return the ASGI application of a port at ``listen``. ``loop_delay``: filled by the server."""
+    """Return the ASGI application of a port at ``listen``. ``loop_delay``: filled by the server.
+    ``host``: the other workers, for which health and metrics answer, too.
+    """
     now, lags = broker.context.loop.time, LagTimes()
     values = Kept(lambda: values_of(broker, loop_delay, lags), now)
-    ready = Kept(lambda: readiness_of(broker), now)
+
+    async def readiness() -> Readiness:
+        found = await readiness_of(broker)
+        return found if host is None else await host.readiness(found)
+
+    ready = Kept(readiness, now)
 
     async def healthz(_request: Request) -> Response:
         """Respond 200 while the event loop works: a broker whose disk fails ends."""
-        return PlainTextResponse("ok\n")
+        ailing = [] if host is None else await host.ailing()
+        text = "\n".join(ailing) or "ok"
+        return PlainTextResponse(f"{text}\n", UNAVAILABLE if ailing else 200)
 
     async def readyz(request: Request) -> Response:
         found = await ready.get()
@@ -121,8 +136,11 @@ def make_app(
         return _readiness(request, found, 200 if is_ok else UNAVAILABLE)
 
     async def metrics(request: Request) -> Response:
-        accept = request.headers.get("accept", "")
+        # Those of several workers are merged in the text format, which every scraper reads.
+        accept = request.headers.get("accept", "") if host is None else "text/plain"
         body, content_type = await asyncio.to_thread(render, await values.get(), accept)
+        if host is not None:
+            body = (await host.metrics(body.decode())).encode()
         return Response(body, headers={"content-type": content_type})
 
     routes = [
@@ -273,15 +291,21 @@ class HttpServer:
 
     @classmethod
     async def start(
-        cls, broker: Broker, listening: socket.socket, api: MoreRoutes | None = None
+        cls,
+        broker: Broker,
+        listening: socket.socket,
+        api: MoreRoutes | None = None,
+        workers: Sequence[Address] = (),
     ) -> HttpServer:
         """Serve the broker's state, and ``api``, to connections of ``listening``. Returns when it
-        accepts them.
+        accepts them. ``workers``: HTTP ports of the other brokers of this host.
         """
         context = broker.context
+        ask = partial(ask_http, uses_tls=context.config.http_uses_tls)
+        host = Host(workers, ask) if workers else None
         delay = LoopDelay(context.loop, context.clock)
         more_routes = () if api is None else api.routes()
-        app = make_app(broker, delay.durations, address_of(listening), more_routes)
+        app = make_app(broker, delay.durations, address_of(listening), more_routes, host)
         server, serving = await _serve(broker, app, listening)
         delay.start()
         if api is not None:
