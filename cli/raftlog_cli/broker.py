@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     type=WORKERS,
     default=1,
     show_default=True,
+    envvar="RAFTLOG_WORKERS",
     metavar="N|auto",
     help="Brokers on this host, each of which uses a core: on the next ports. auto: one per core.",
 )
