@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark_raftlog import DataLossError, RaftlogDataSource, lag_of, read_range, register
+from pyspark_raftlog import (
+    DataLossError,
+    RaftlogDataSource,
+    create_view,
+    lag_of,
+    read_range,
+    register,
+)
 
-__all__ = ["DataLossError", "RaftlogDataSource", "lag_of", "read_range", "register"]
+__all__ = ["DataLossError", "RaftlogDataSource", "create_view", "lag_of", "read_range", "register"]

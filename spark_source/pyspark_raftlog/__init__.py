@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from pyspark_raftlog.lag import lag_of
     from pyspark_raftlog.planning import DataLossError
-    from pyspark_raftlog.ranges import read_range
+    from pyspark_raftlog.ranges import create_view, read_range
     from pyspark_raftlog.source import RaftlogDataSource, register
 
 __all__ = [
     "DataLossError",
     "DefaultSource",
     "RaftlogDataSource",
+    "create_view",
     "lag_of",
     "read_range",
     "register",
@@ -38,6 +39,7 @@ __all__ = [
 _HOMES: Final = {
     "DataLossError": "pyspark_raftlog.planning",
     "RaftlogDataSource": "pyspark_raftlog.source",
+    "create_view": "pyspark_raftlog.ranges",
     "lag_of": "pyspark_raftlog.lag",
     "read_range": "pyspark_raftlog.ranges",
     "register": "pyspark_raftlog.source",

@@ -1,6 +1,6 @@
 """``read_range``: a part of a topic by partitions, offsets or time, as a DataFrame.
 
-It sets options, and adds filters where options are not exact.
+It sets options, and adds filters where options are not exact. ``create_view``: a topic in SQL.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from xxhash import xxh3_64_hexdigest
+
 from pyspark_raftlog.offsets import EARLIEST, LATEST
+from pyspark_raftlog.options import check_no_secrets
+from pyspark_raftlog.schema import read_schema
 from raftlog.errors import InvalidRequestError
 from raftlog.types import Offset
 
@@ -56,9 +60,7 @@ def read_range(
     if late_ms < 0:
         raise InvalidRequestError(f"read_range: late_ms={late_ms} is negative")
     names = None if columns is None else list(columns)
-    texts = {name.replace("_", "."): _text(value) for name, value in options.items()}
-    if bootstrap is not None:
-        texts["bootstrap.servers"] = bootstrap
+    texts = _texts(options, bootstrap)
     chosen = _partitions(partitions, offsets)
     if chosen is None:
         texts["subscribe"] = topic
@@ -84,6 +86,59 @@ def read_range(
     for condition in conditions:
         found = found.where(condition)
     return found if names is None else found.select(*names)
+
+
+def create_view(
+    spark: SparkSession,
+    name: str,
+    topic: str,
+    *,
+    schema: str | None = None,
+    bootstrap: str | None = None,
+    columns: Iterable[str] | None = None,
+    **options: object,
+) -> None:
+    """Create or replace a temporary view of ``topic``, with the records of the time of each query.
+
+    ``CREATE TEMPORARY VIEW ... USING raftlog`` keeps the records of its first query: Spark plans
+    such a view once. This one is of a table, which Spark plans for each query. So a table without
+    data and options is created in the current database, if it does not exist: ``raftlog_topics``,
+    or ``raftlog_<hash>`` for other columns than the usual ones.
+
+    ``name``: of the view.
+    ``schema``: as in ``spark.read.schema(...)``.
+    ``bootstrap``: the option ``bootstrap.servers``.
+    ``columns``: the columns of the view, in their order; default: all.
+    ``options``: further options of the format, with underscores for dots. They are in the text of
+        the view: set a password in a profile.
+
+    Raises ``InvalidRequestError`` for a secret among the options.
+    """
+    texts = _texts(options, bootstrap) | {"subscribe": topic}
+    if columns is not None:
+        texts["columns"] = ",".join(columns)
+    check_no_secrets(texts)
+    reader = spark.read.format("raftlog").options(**texts)
+    found = (reader if schema is None else reader.schema(schema)).load().schema
+    table = "raftlog_topics"
+    if found != read_schema():
+        table = f"raftlog_{xxh3_64_hexdigest(found.json().encode())}"
+    if not spark.catalog.tableExists(table):
+        spark.catalog.createTable(table, source="raftlog", schema=found)
+    given = ", ".join(f"{_quoted(key)}={_quoted(text)}" for key, text in sorted(texts.items()))
+    identifier = "`" + name.replace("`", "``") + "`"
+    source = f"SELECT * FROM {table} WITH ({given})"  # noqa: S608 - names and texts are quoted
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {identifier} AS {source}")
+
+
+def _quoted(text: str) -> str:
+    """Return a string literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _texts(options: Mapping[str, object], bootstrap: str | None) -> dict[str, str]:
+    texts = {name.replace("_", "."): _text(value) for name, value in options.items()}
+    return texts if bootstrap is None else {**texts, "bootstrap.servers": bootstrap}
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_raftlog import DefaultSource, source
+from pyspark_raftlog import DefaultSource, create_view, source
 from pyspark_raftlog.reader import BatchReader
 from pyspark_raftlog.schema import ALL_COLUMNS, read_schema
 from pyspark_raftlog.source import RaftlogDataSource
@@ -273,16 +273,38 @@ def test_large_arrow_types_change_nothing(
     ]
 
 
-@pytest.mark.nightly
 @pytest.mark.spark
-def test_a_view_in_sql(spark: SparkSession, brokers: Cluster, topic: str) -> None:
+def test_a_created_view_is_planned_for_each_query(
+    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    """``CREATE TEMPORARY VIEW ... USING`` is planned once: that is what the manual warns of.
+
+    Names, texts and values with quotes arrive as they are.
+    """
+    name = new_topic(2)
     spark.sql(
-        f"CREATE TEMPORARY VIEW records USING raftlog OPTIONS ("
-        f"'bootstrap.servers' '{brokers.bootstrap}', subscribe '{topic}', columns 'partition')"
+        f"CREATE TEMPORARY VIEW once USING raftlog OPTIONS ("
+        f"'bootstrap.servers' '{brokers.bootstrap}', subscribe '{name}', columns 'partition')"
     )
-    found = spark.sql("SELECT partition, count(*) FROM records GROUP BY 1 ORDER BY 1").collect()
-    assert [tuple(row) for row in found] == [(n, sum(SIZES) + 5) for n in range(len(CODECS))]
-    spark.catalog.dropTempView("records")
+    view = "it's `one`"
+    given = {"bootstrap": brokers.bootstrap, "raftlog_client_id": "it's \\ one"}
+    create_view(spark, view, name, **given)
+    create_view(spark, "headers", name, columns=["value", "headers"], **given)
+    counts = []
+    with Producer(brokers.bootstrap) as producer:
+        for _ in range(2):
+            producer.send(name, b"v", headers=[("h", b"1")]).result(timeout=10)
+            found = spark.sql("SELECT count(*) FROM `it's ``one```").collect()[0][0]
+            counts.append((found, spark.sql("SELECT count(*) FROM once").collect()[0][0]))
+    assert counts == [(1, 1), (2, 1)]
+    rows = spark.sql("SELECT * FROM headers").collect()
+    assert [(bytes(row.value), row.headers[0].key) for row in rows] == [(b"v", "h")] * 2
+    with pytest.raises(InvalidRequestError, match="is a secret"):
+        create_view(spark, "v", name, raftlog_sasl_password="x", **given)
+    for each in (view, "headers", "once"):
+        spark.catalog.dropTempView(each)
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP TABLE {table.name}")
 
 
 @pytest.mark.spark
