@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark_raftlog.offsets import StreamOffset
 from raftlog.errors import InvalidRequestError, RefusedError
@@ -80,25 +80,42 @@ def split(
     ]
 
 
-def gather(pieces: Sequence[PartitionRange]) -> list[PartitionRange | tuple[PartitionRange, ...]]:
-    """Return what each task reads: one piece, or several small ones, in the order of ``pieces``.
+Task: TypeAlias = PartitionRange | tuple[PartitionRange, ...]  # the ranges that it reads
 
-    A task costs Spark about as much as reading 100,000 records, so up to so many offsets are one
-    task, if ``TASKS_GATHERED`` tasks or more remain.
+
+def plan_tasks(
+    ranges: Sequence[PartitionRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[Task]:
+    """Return what each task reads of ``ranges``. The arguments and errors are those of ``split``.
+
+    A task costs Spark about as much as reading 100,000 records. So small pieces share one, up to so
+    many offsets and ``max_records``, if the plan would have more than ``TASKS_GATHERED`` tasks, and
+    ``min_partitions`` remain.
     """
+    pieces = split(ranges, min_partitions=min_partitions, max_records=max_records)
+    least = min_partitions or 0
+    most = min(
+        TASK_OFFSETS,
+        sum(piece.size for piece in pieces) // max(TASKS_GATHERED, least),
+        max_records or TASK_OFFSETS,
+    )
     if len(pieces) <= TASKS_GATHERED:
-        return list(pieces)
-    most = min(TASK_OFFSETS, sum(piece.size for piece in pieces) // TASKS_GATHERED)
-    found: list[PartitionRange | tuple[PartitionRange, ...]] = []
+        most = 0
+    found: list[Task] = []
     gathered: list[PartitionRange] = []
     size = 0
-    for piece in pieces:
-        if gathered and size + piece.size > most:
+    for number, piece in enumerate(pieces):
+        is_spare = len(found) + len(pieces) - number >= least  # without a task for this piece
+        if gathered and (size + piece.size > most or not is_spare):
             found.append(gathered[0] if len(gathered) == 1 else tuple(gathered))
             gathered, size = [], 0
         gathered.append(piece)
         size += piece.size
-    found.append(gathered[0] if len(gathered) == 1 else tuple(gathered))
+    if gathered:
+        found.append(gathered[0] if len(gathered) == 1 else tuple(gathered))
     return found
 
 

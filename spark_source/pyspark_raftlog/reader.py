@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -39,6 +39,7 @@ from pyspark_raftlog.bounds import (
 )
 from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.clients import Connection, GroupProgress, connection_of
+from pyspark_raftlog.lag import reported
 from pyspark_raftlog.offsets import StreamOffset
 from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.planning import (
@@ -54,9 +55,8 @@ from pyspark_raftlog.planning import (
     View,
     damaged,
     error_of,
-    gather,
     judge,
-    split,
+    plan_tasks,
 )
 from pyspark_raftlog.schema import arrow_columns, arrow_schema, is_record_column, json_field
 from raftlog import limits
@@ -122,7 +122,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
 
 
 def read_partition(partition: InputPartition, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Read the ranges in ``partition``, of ``gather``. Spark also creates partitions without one.
+    """Read the ranges of a task (``plan_tasks``). Spark also creates partitions without one.
 
     Raises ``DataLossError``, and the errors of the range reader.
     """
@@ -279,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._settings = settings_of(options, schema)
         self._planner = StreamPlanner(partial(selects, options.selection))
-        self._latest: StreamOffset | None = None
+        self._reported: dict[str, Any] | None = None
         self._idle: tuple[StreamOffset, float] | None = None  # of the last empty result
         self._has_logged_notices = False
         self._progress = (
@@ -337,10 +337,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rate = self._rate(limit)
         self._rest(start)
         now = self._current(catalog, start, with_sizes=rate.max_bytes is not None)
-        self._latest = now.view.offset()
         step = self._planner.next_step(
             start, now.view, now.earliest, rate=rate, sizes=now.sizes, now_s=time.monotonic()
         )
+        self._reported = reported(now.view.offset(), step.end)
         self._check_losses(step.losses)
         self._idle = (start, time.monotonic()) if step.end == start else None
         return step.end
@@ -363,8 +363,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the latest ends that ``latestOffset`` queried, for Spark's progress reports."""
-        return None if self._latest is None else self._latest.as_dict()
+        """Return the ends that ``latestOffset`` queried last, and the lag of each topic.
+
+        For Spark's progress reports only.
+        """
+        return self._reported
 
     def _current(self, catalog: Catalog, start: StreamOffset, *, with_sizes: bool) -> _Now:
         """Query the current offsets; repeat while records of ``start`` seem to be lost."""
@@ -411,14 +414,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._planner.ranges(StreamOffset.from_dict(start), StreamOffset.from_dict(end))
         if ranges:
             ranges = self._query(lambda catalog: self._left_of(catalog, ranges))
-        pieces = split(
-            ranges,
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
-        if self._options.min_partitions is None:
-            return [InputPartition(each) for each in gather(pieces)]
-        return [InputPartition(piece) for piece in pieces]
+        return _tasks(ranges, self._options)
 
     def _left_of(self, catalog: Catalog, ranges: list[PartitionRange]) -> list[PartitionRange]:
         """Return the readable part of these ranges: retention may have removed records."""
@@ -482,14 +478,7 @@ class BatchReader(DataSourceReader):
         options = self.options
         with clients.catalogs.lend(connection_of(options)) as catalog:
             ranges = self._ranges(catalog)
-        pieces = split(
-            ranges,
-            min_partitions=options.min_partitions,
-            max_records=options.max_records_per_partition,
-        )
-        if options.min_partitions is None:
-            return [InputPartition(each) for each in gather(pieces)]
-        return [InputPartition(piece) for piece in pieces]
+        return _tasks(ranges, options)
 
     def _ranges(self, catalog: Catalog) -> list[PartitionRange]:
         return plan_ranges(catalog, self.options)
@@ -497,6 +486,15 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of one input partition. Spark calls this on an executor."""
         return read_partition(partition, self._settings)
+
+
+def _tasks(ranges: Sequence[PartitionRange], options: SourceOptions) -> list[InputPartition]:
+    tasks = plan_tasks(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [InputPartition(task) for task in tasks]
 
 
 def plan_ranges(catalog: Catalog, options: SourceOptions) -> list[PartitionRange]:

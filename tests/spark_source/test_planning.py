@@ -23,12 +23,12 @@ from pyspark_raftlog.planning import (
     backlog,
     bytes_per_record_of,
     damaged,
-    gather,
     is_enough,
     judge,
     judge_position,
     limit_bytes,
     limit_offsets,
+    plan_tasks,
     split,
 )
 from raftlog.errors import InvalidRequestError, RaftlogError
@@ -117,20 +117,31 @@ def test_more_pieces_go_where_more_records_are(
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tasks"),
+    ("sizes", "limits", "tasks"),
     [
-        ([], []),
-        ([1] * TASKS_GATHERED, [1] * TASKS_GATHERED),  # each piece has a task
-        ([1] * (3 * TASKS_GATHERED), [3] * TASKS_GATHERED),
-        ([TASK_OFFSETS] * 40, [1] * 40),  # large ones, too
-        ([TASK_OFFSETS // 2] * 128, [2] * 64),
-        ([5_000_000, *[1] * 40, 5_000_000], [1, 40, 1]),
+        ([], {}, []),
+        ([1] * TASKS_GATHERED, {}, [1] * TASKS_GATHERED),  # each piece has a task
+        ([1] * (3 * TASKS_GATHERED), {}, [3] * TASKS_GATHERED),
+        ([TASK_OFFSETS] * 40, {}, [1] * 40),  # large ones, too
+        ([TASK_OFFSETS // 2] * 128, {}, [2] * 64),
+        ([5_000_000, *[1] * 40, 5_000_000], {}, [1, 40, 1]),
+        ([1] * 96, {"min_partitions": 8}, [3] * 32),
+        ([1] * 96, {"min_partitions": 48}, [2] * 48),
+        ([1] * 96, {"min_partitions": 96}, [1] * 96),
+        ([5_000_000, *[1] * 40], {"min_partitions": 8}, [1, 34, *[1] * 6]),
+        ([5_000_000, *[1] * 40], {"min_partitions": 41}, [1] * 41),
+        ([1] * 96, {"max_records": 2}, [2] * 48),
     ],
 )
-def test_small_pieces_share_a_task(sizes: list[int], tasks: list[int]) -> None:
+def test_small_pieces_share_a_task(
+    sizes: list[int], limits: dict[str, int], tasks: list[int]
+) -> None:
+    """As many tasks remain as are wanted at least, and none has more offsets than at most."""
     pieces = [clicks(0, size, number) for number, size in enumerate(sizes)]
-    found = [each if isinstance(each, tuple) else (each,) for each in gather(pieces)]
-    assert [piece for each in found for piece in each] == pieces
+    found = [each if isinstance(each, tuple) else (each,) for each in plan_tasks(pieces, **limits)]
+    read = [piece for each in found for piece in each]
+    assert {p.partition for p in read} == set(range(len(sizes)))
+    assert sum(piece.size for piece in read) == sum(sizes)
     assert [len(each) for each in found] == tasks
 
 

@@ -19,6 +19,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_raftlog import reader as stream_reader
 from pyspark_raftlog.catalog import Catalog
+from pyspark_raftlog.lag import LAG
+from pyspark_raftlog.offsets import RESERVED_KEY
 from pyspark_raftlog.options import Selection, SourceOptions
 from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange, View
 from pyspark_raftlog.reader import StreamReader
@@ -235,6 +237,7 @@ def test_the_latest_offset_is_told_from_the_last_look(
     latest = reader.reportLatestOffset()
     assert latest is not None
     assert (latest[topic], run.start[topic]) == ({"0": 9}, {"0": 2})
+    assert latest[RESERVED_KEY][LAG] == {topic: 7}
 
 
 # -- ranges

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_raftlog.lag import LAG, lag_of
+from pyspark_raftlog.offsets import RESERVED_KEY
 from raftlog import Admin, NewTopic, Producer, TopicPartition
 from raftlog.testing import Cluster
 from tests.spark_source.queries import Query, places
@@ -71,6 +73,11 @@ def test_available_now_drains_to_its_target_and_a_restart_finds_what_is_new(
     assert [len(batch) for batch in query.batches.values()] == [0, 32, 32, 16]
     assert [each["numInputRows"] for each in query.progress if each["numInputRows"]] == [32, 32, 16]
     assert query.batches[1] == places(first, 0, 0, 24) + places(first, 1, 0, 8), "in proportion"
+
+    shown = query.progress[1]["sources"][0]["latestOffset"]
+    assert (
+        shown[RESERVED_KEY][LAG] == {first: sum(lag_of(query.progress[1]).values())} != {first: 0}
+    )
 
     (described,) = admin.describe_groups([group])
     assert {(each.topic, each.partition): (each.offset, each.lag) for each in described.partitions

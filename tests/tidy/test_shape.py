@@ -39,7 +39,6 @@ COVERED_BY = {
     "raftlog/server/kafka/cluster.py": "tests/server/kafka/test_cluster.py",
     "raftlog/standard_streams.py": "tests/server/test_main.py",
     "raftlog/testing/pytest_plugin.py": "tests/testing/test_pytest_plugin.py",
-    "spark_source/pyspark_raftlog/lag.py": "tests/spark_source/test_lag.py",
 }
 
 
