@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +36,19 @@ from pyspark_raftlog.writer import (
     StoredRecordsGoneError,
     TaskReport,
     WritePlan,
+    _stored_records,
     encode_chunk,
     plan_write,
     settle,
     write_rows,
 )
 from raftlog import Admin, ConsumerRecord, TopicListing, TopicPartition
+from raftlog.client.resumable import ResumableProducer
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    OutOfOrderSequenceError,
     RaftlogError,
     UnknownTopicError,
     UnsupportedFeatureError,
@@ -615,6 +619,52 @@ def test_an_attempt_goes_on_where_others_of_the_same_rows_ended(
     expected = [value for _, value in rows] + [value for _, value in rows[:500]]
     assert len(expected) == len(stored_values(brokers.bootstrap, topic))
     assert run(rows[::-1]).skipped == 20_000
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("reordered", [False, True])
+def test_a_late_task_stores_no_row_again_after_its_retry_has_ended(
+    brokers: Cluster, new_topic: NewTopicFunction, seed: int, reordered: bool
+) -> None:
+    """An executor that was given up still runs. It appends before its retry, and after that.
+
+    The late task may fail or not: nobody waits for it.
+    """
+    topic = new_topic(2)
+    given = {"bootstrap.servers": brokers.bootstrap, "raftlog.batch.bytes.max": "16384"}
+    plan = plan_write(options_of(topic, **given, idempotenceId="a", idempotenceVersion="1"), SCHEMA)
+    rows = [(f"key-{number % 100}", str(number).encode()) for number in range(20_000)]
+    retried = random.Random(seed).sample(rows, len(rows)) if reordered else rows
+    name = f"spark-batch:{topic}:0"
+
+    def retry() -> TaskReport:
+        batches = iter([batch_of(retried)])
+        return write_rows(plan, batches, name=name, epoch=0, spark_partition=0, first=0)
+
+    def rows_of_late_task() -> Iterator[pa.RecordBatch]:
+        yield batch_of(rows[:10_000])
+        producer.flush()
+        before = len(stored_values(brokers.bootstrap, topic))
+        report = retry()
+        assert 0 < before == report.skipped < 10_000
+        settle(plan, [report])
+        yield batch_of(rows[10_000:])
+
+    producer = ResumableProducer(brokers.bootstrap, name=f"spark-batch:{topic}", member=0)
+    late = Attempt(
+        plan,
+        producer,
+        spark_partition=0,
+        first=0,
+        now_ms=lambda: NOW_MS,
+        recall=partial(_stored_records, plan, producer),
+    )
+    with suppress(OutOfOrderSequenceError):
+        late.write(rows_of_late_task())
+    producer.close(timeout=0)
+    late.forget()
+    assert stored_values(brokers.bootstrap, topic) == sorted(value.decode() for _, value in rows)
+    assert settle(plan, [retry()]) == (20_000, 20_000, 0)
 
 
 @pytest.mark.spark
