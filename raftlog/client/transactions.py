@@ -25,7 +25,7 @@ from raftlog import limits
 from raftlog.client.accumulator import ProducerIdAndEpoch
 from raftlog.client.cluster import Cluster
 from raftlog.client.delivery import DeliveryFuture, RangesFuture
-from raftlog.client.groups.coordinator import TRANSACTIONS, Coordinators
+from raftlog.client.groups.coordinator import TRANSACTIONS, Coordinators, fetch_offsets
 from raftlog.client.producer import CLOSE_AFTER_INTERRUPT_S
 from raftlog.client.sender import Sender
 from raftlog.client.settings import ProducerSettings
@@ -147,6 +147,15 @@ class Transactions:
         self.sender.begin_transaction(self._identity)
         self._failure, self._has_offsets = None, False
         self.is_open = True
+
+    async def fetch_offset(self, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
+        """Return the committed offset of a partition. Waits for open transactions that commit one.
+
+        Only within a transaction: those of earlier producers of the transactional ID have ended.
+        """
+        self.check_open()
+        found = await fetch_offsets(self._groups, group, [tp])
+        return found[tp]
 
     async def commit_offsets(
         self,

@@ -20,7 +20,7 @@ a message: it is used, rejected, or mentioned in ``notices``, which the caller l
       retryIntervalMs
     groupId, commitOffsets                      noted              used               refused
     topic, codec, acks                          refused            refused            used
-    allowDuplicates                             refused            refused            used
+    allowDuplicates, transactional              refused            refused            used
     idempotenceId, idempotenceVersion           refused            refused            batch only
     bootstrap.servers, raftlog.<setting>        used               used               used
     kafka.<setting>, also of raftlog            used               used               used
@@ -353,10 +353,7 @@ _BINARY_OUT: Final = (
     'string)"), from_json or from_avro'
 )
 _BINARY_IN: Final = "write key and value as string or binary columns, with to_json or to_avro"
-_NO_TRANSACTION: Final = (
-    "the sink writes without transactions; a stream's writes are stored once without one, those of "
-    "a batch with idempotenceId and idempotenceVersion"
-)
+_NO_TRANSACTION: Final = "set transactional=true: the sink names its transactions itself"
 _FIXED: Final = "writes are always idempotent and wait for all in-sync replicas; leave it out"
 _NO_SECRET: Final = "reads and writes need no secret, only changes of the cluster do; leave it out"  # noqa: S105 - a name, no secret
 # Settings that the source controls, or that have another name here, with the replacement.
@@ -866,7 +863,8 @@ class SinkOptions:
     ``topic``: of every row; None: the column ``topic`` of each row names it.
     ``idempotence_id`` and ``idempotence_version``: both or none; writes with the same pair are
     stored once. ``allow_duplicates``: continue if records of an earlier attempt were deleted, so
-    that the task cannot determine which rows are stored.
+    that the task cannot determine which rows are stored. ``transactional``: store each write as a
+    whole, in one transaction; requires ``topic``.
     """
 
     streaming: bool
@@ -877,6 +875,7 @@ class SinkOptions:
     idempotence_id: str | None
     idempotence_version: int | None
     allow_duplicates: bool
+    transactional: bool
     notices: tuple[str, ...]
 
     @classmethod
@@ -902,6 +901,7 @@ class SinkOptions:
             idempotence_id=idempotence_id,
             idempotence_version=version,
             allow_duplicates=texts.flag("allowDuplicates", False),
+            transactional=_transactional(texts),
             notices=notices(texts, writing=True, streaming=streaming),
         )
 
@@ -1029,6 +1029,16 @@ def _idempotence(texts: Texts, *, streaming: bool) -> tuple[str | None, int | No
     return name, integer("idempotenceVersion", version, 0, limits.OFFSET_MAX)
 
 
+def _transactional(texts: Texts) -> bool:
+    found = texts.flag("transactional", False)
+    if found and "topic" not in texts:
+        raise InvalidRequestError(
+            "transactional=true needs the option topic: the number of the write is recorded with "
+            "that topic. Set it, and leave the column `topic` out"
+        )
+    return found
+
+
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
@@ -1078,6 +1088,7 @@ SINK_OPTIONS: Final = (
     "idempotenceId",
     "idempotenceVersion",
     "allowDuplicates",
+    "transactional",
 )
 
 # Options that Spark adds for its own use, in the lower case that Spark passes.
@@ -1134,6 +1145,8 @@ def notices(texts: Texts, *, writing: bool, streaming: bool) -> tuple[str, ...]:
         where = "the topic by the option topic" if writing else "topics by the option subscribe"
         found.append(f"the path has no effect: name {where}")
     if writing:
+        if texts.flag("transactional", False) and "allowDuplicates" in texts:
+            found.append("option allowDuplicates has no effect with transactional=true")
         return tuple(found)
     if streaming:
         found += _notices_of_streams(texts)

@@ -114,10 +114,13 @@ class RaftlogDataSource(DataSource):
         from pyspark_raftlog.schema import check_arrow
 
         check_arrow()
+        from pyspark_raftlog.transactional import TransactionalBatchWriter
         from pyspark_raftlog.writer import BatchWriter
 
         options = SinkOptions.parse(self.options, streaming=False)
         _warn(options.notices)
+        if options.transactional:
+            return TransactionalBatchWriter(options, schema, overwrite)
         return BatchWriter(options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
@@ -127,11 +130,14 @@ class RaftlogDataSource(DataSource):
         from pyspark_raftlog.schema import check_arrow
 
         check_arrow()
+        from pyspark_raftlog.transactional import TransactionalStreamWriter
         from pyspark_raftlog.writer import StreamWriter
 
         options = SinkOptions.parse(self.options, streaming=True)
         _warn(notice for notice in options.notices if notice not in _warned)
         _warned.update(options.notices)  # Spark creates a writer for each batch
+        if options.transactional:
+            return TransactionalStreamWriter(options, schema, overwrite)
         return StreamWriter(options, schema, overwrite)
 
 

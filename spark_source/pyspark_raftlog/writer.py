@@ -43,7 +43,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -133,7 +133,7 @@ logger = logging.getLogger("raftlog.spark")
 
 EPOCHS: Final = 1 << 15  # of one producer name: 0 to 32767
 
-_NO_REWRITE: Final = (
+NO_REWRITE: Final = (
     'use .outputMode("append"), or write each batch yourself, in foreachBatch, with the options '
     "idempotenceId and idempotenceVersion=<batch id>"
 )
@@ -150,26 +150,34 @@ def producer_of(
     return f"spark:{query_id}:{topic or ''}:{age}:{partition}", epoch
 
 
+def batch_of_task() -> tuple[str, int, int]:
+    """Return the query, the batch and the Spark partition of the current task of a stream.
+
+    Raises ``UnsupportedFeatureError`` if Spark does not tell them.
+    """
+    context = TaskContext.get()
+    assert context is not None, "Spark calls this in a task"
+    query_id, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if not query_id or batch is None:
+        raise UnsupportedFeatureError(
+            f"Spark did not set the query and batch of the task ({_QUERY_ID}, {_BATCH_ID}): "
+            "exactly-once stream writes need them. Use foreachBatch, with "
+            "idempotenceId and idempotenceVersion"
+        )
+    return query_id, int(batch), context.partitionId()
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a batch of a query. Spark creates one per batch, and another for its commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Check the write before any work. Raises the errors of ``plan_write``."""
-        check_append(overwrite, instead=_NO_REWRITE)
+        check_append(overwrite, instead=NO_REWRITE)
         self._plan = plan_write(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Run one attempt of a task. Spark calls this on an executor."""
-        context = TaskContext.get()
-        assert context is not None, "Spark calls this in a task"
-        query_id, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        if not query_id or batch is None:
-            raise UnsupportedFeatureError(
-                f"Spark did not set the query and batch of the task ({_QUERY_ID}, {_BATCH_ID}): "
-                "exactly-once stream writes need them. Use foreachBatch, with "
-                "idempotenceId and idempotenceVersion"
-            )
-        partition, batch_id = context.partitionId(), int(batch)
+        query_id, batch_id, partition = batch_of_task()
         name, epoch = producer_of(
             query_id=query_id,
             topic=self._plan.options.topic,
@@ -212,7 +220,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 # Settings that this module applies; it passes all others to the producer.
-_OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
+OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
 
 DRIVER: Final = MEMBERS - 1  # member of a write's name under which its driver writes
 # Partitions of all topics in the plan of a write; with more of them, it has no topics.
@@ -267,7 +275,7 @@ def plan_write(options: SinkOptions, schema: StructType) -> WritePlan:
     ``Catalog`` (``BrokerUnavailableError``) if no broker responds in time.
     """
     columns = sink_columns(schema, topic=options.topic)
-    with clients.catalogs.lend(_connection(options)) as catalog:
+    with clients.catalogs.lend(connection_of_sink(options)) as catalog:
         if options.topic is None:
             topics = catalog.matching(lambda _: True)
         else:
@@ -291,7 +299,7 @@ def _with_ends_in_time(
 
     Without the ends, all records count as those of earlier runs: see ``Attempt``.
     """
-    connection = _connection(options)
+    connection = connection_of_sink(options)
     connecting = tuple(each for each in connection.connecting if each[0] != "request_timeout_ms")
     hasty = replace(connection, timeout_ms=ENDS_PATIENCE_MS, retries=0, connecting=connecting)
     try:
@@ -314,7 +322,8 @@ def _with_ends(topics: Mapping[str, PlannedTopic], catalog: Catalog) -> dict[str
     }
 
 
-def _connection(options: SinkOptions) -> Connection:
+def connection_of_sink(options: SinkOptions) -> Connection:
+    """Return the connection that the options of a write describe."""
     settings = tuple(each for each in options.settings if each[0] in CONNECTION_SETTINGS)
     return Connection(options.bootstrap, connecting=settings)
 
@@ -339,7 +348,17 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskReport(WriterCommitMessage):
+class Report(WriterCommitMessage):
+    """What a task sends to the driver when it has ended."""
+
+    spark_partition: int
+
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport(Report):
     """What a task reports to the driver.
 
     ``skipped``: number of its records that were stored, as far as the task can tell: those held
@@ -348,7 +367,6 @@ class TaskReport(WriterCommitMessage):
     never repeated.
     """
 
-    spark_partition: int
     records: int
     skipped: int
     unmatched: int
@@ -740,7 +758,7 @@ def _stored_records(
     plan: WritePlan, producer: ResumableProducer, extent: Extent
 ) -> Iterator[pa.RecordBatch]:
     """Read the stored records that are not deleted (a ``Recall``)."""
-    connection, tp = _connection(plan.options), extent.partition
+    connection, tp = connection_of_sink(plan.options), extent.partition
     with clients.catalogs.lend(connection) as catalog:
         start = max(extent.start, catalog.earliest([tp])[tp])
     if start < extent.end:
@@ -758,7 +776,7 @@ def _stored_records(
 def _producer(options: SinkOptions, *, name: str, epoch: int) -> ResumableProducer:
     """``name``: see ``write_rows``. The names of a write that is repeated are a family."""
     settings: dict[str, Any] = options.producer_settings()
-    for own in _OWN_SETTINGS:
+    for own in OWN_SETTINGS:
         settings.pop(own, None)
     if not options.is_repeatable:
         return ResumableProducer(options.bootstrap, name=name, epoch=epoch, **settings)
@@ -796,9 +814,11 @@ class WriteTotals(NamedTuple):
     unmatched: int
 
 
-def check_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+def check_reports(
+    messages: Sequence[WriterCommitMessage | None], kind: type[ReportT]
+) -> list[ReportT]:
     """Return the reports if every task has reported. Raises ``RaftlogError``."""
-    reports = [message for message in messages if isinstance(message, TaskReport)]
+    reports = [message for message in messages if isinstance(message, kind)]
     reported = {report.spark_partition for report in reports}
     if len(reported) != len(messages):
         raise RaftlogError(
@@ -814,7 +834,7 @@ def settle(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> W
     Raises ``DifferentRowsError`` if stored records of the write are none of its rows; with
     ``allowDuplicates``, logs a warning.
     """
-    reports = check_reports(messages)
+    reports = check_reports(messages, TaskReport)
     names = {(report.name, report.epoch) for report in reports if report.name}
     assert len(names) <= 1, "all tasks of a write have its name"
     unmatched = sum(work.left.count for report in reports for work in report.works)

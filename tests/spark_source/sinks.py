@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark_raftlog.options import SinkOptions
 from pyspark_raftlog.routing import COLUMNS
 from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.transactional import StagedRows, TransactionalStreamWriter
 from pyspark_raftlog.writer import BatchWriter, Extent, StreamWriter, TaskReport
 from raftlog import Admin, Consumer, ConsumerRecord, TopicPartition
 from raftlog.client.accumulator import ProducerIdAndEpoch
@@ -27,16 +28,24 @@ Log = dict[TopicPartition, list[ConsumerRecord]]
 
 
 def stored_records(bootstrap: str, topic: str) -> Log:
-    """All records of a topic, by partition, in order. Partitions without any are left out."""
-    with Admin(bootstrap) as admin, Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        ends = admin.offsets(topic)
-        left = {TopicPartition(topic, number): end for number, end in ends.items() if end}
+    """All committed records of a topic, by partition, in order, without empty partitions.
+
+    Waits for the ends of transactions.
+    """
+    with (
+        Admin(bootstrap) as admin,
+        Consumer(bootstrap, auto_offset_reset="earliest") as consumer,
+        Consumer(bootstrap, isolation="uncommitted") as at_the_end,
+    ):
+        count = admin.find_topics([topic])[topic].partition_count
+        ends = at_the_end.end_offsets([TopicPartition(topic, number) for number in range(count)])
+        left = {tp: end for tp, end in ends.items() if end}
         found: Log = {tp: [] for tp in left}
         consumer.assign(left)
-        while any(len(found[tp]) < (end or 0) for tp, end in left.items()):
+        while any((consumer.position(tp) or 0) < end for tp, end in left.items()):
             for record in consumer.poll():
                 found[TopicPartition(record.topic, record.partition)].append(record)
-    return found
+    return {tp: records for tp, records in found.items() if records}
 
 
 def stored_values(bootstrap: str, topic: str) -> list[str]:
@@ -197,6 +206,17 @@ class FailingStreamWriter(StreamWriter):
         raise RuntimeError("no commit")
 
 
+class FailingTransactionalStreamWriter(TransactionalStreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        staged = super().write(iterator)
+        fail_after_all()
+        return staged
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        super().commit(messages, batchId)
+        raise RuntimeError("no commit")
+
+
 class FailingSink(RaftlogDataSource):
     """Tasks fail twice after they have written; the commit of a stream fails always."""
 
@@ -212,4 +232,6 @@ class FailingSink(RaftlogDataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = SinkOptions.parse(self.options, streaming=True)
+        if options.transactional:
+            return FailingTransactionalStreamWriter(options, schema, overwrite)
         return FailingStreamWriter(options, schema, overwrite)

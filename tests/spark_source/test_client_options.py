@@ -187,7 +187,7 @@ def test_what_is_no_setting_of_a_read_is_refused(name: str, text: str, words: st
         ("raftlog.enable.idempotence", "always idempotent"),
         ("raftlog.fetch.max.bytes", "a setting of reading"),
         ("raftlog.linger.ms", "sends batches without a delay"),
-        ("kafka.transactional.id", "the sink writes without transactions"),
+        ("kafka.transactional.id", "set transactional=true"),
     ],
 )
 def test_what_is_no_setting_of_a_write_is_refused(name: str, words: str) -> None:

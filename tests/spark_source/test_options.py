@@ -225,6 +225,7 @@ def test_the_defaults_of_a_write(streaming: bool) -> None:
         idempotence_id=None,
         idempotence_version=None,
         allow_duplicates=False,
+        transactional=False,
         notices=(),
     )
     assert found.write_id is None

@@ -182,13 +182,19 @@ class Copy:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("transactional", ["false", "true"])
 def test_a_batch_that_is_repeated_is_stored_once(
-    spark: SparkSession, brokers: Cluster, new_topic: NewTopicFunction, tmp_path: Path
+    spark: SparkSession,
+    brokers: Cluster,
+    new_topic: NewTopicFunction,
+    tmp_path: Path,
+    transactional: str,
 ) -> None:
     """Its commit is lost, then its commit fails after its tasks have failed twice, then it ends."""
     topic = new_topic(3)
     spark.dataSource.register(FailingSink)
     copy = Copy(spark, tmp_path, brokers, topic)
+    copy.options["transactional"] = transactional
     values = [str(number) for number in range(60)]
     copy.add_file(*values[:20])
     copy.add_file(*values[20:40])
@@ -201,6 +207,8 @@ def test_a_batch_that_is_repeated_is_stored_once(
     assert copy.run() == [1, 2]
     assert stored_values(brokers.bootstrap, topic) == sorted(values)
 
+    if transactional == "true":
+        return
     other = Copy(spark, tmp_path, brokers, topic)
     other.checkpoint = tmp_path / "another checkpoint"
     other.files_per_batch = 3
