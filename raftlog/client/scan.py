@@ -136,20 +136,8 @@ class ClusterSource:
 
     def fetch_schema(self, path: str) -> Parsed:
         """Return the schema at a path of the registry. Raises ``SchemaError``."""
-        from raftlog.registry.rest import fetch_schema
-
         with self._admin() as admin:
-
-            async def get(path: str) -> Any:
-                return admin.call_schema_registry("GET", path)
-
-            fetching = fetch_schema(get, path)
-            try:
-                fetching.send(None)
-            except StopIteration as done:
-                parsed: Parsed = done.value
-                return parsed
-        raise AssertionError("a call of Admin returns its result, so nothing is awaited")
+            return schema_at(admin, path)
 
     def read(
         self, ranges: Sequence[ScanRange], portions: Portions
@@ -169,6 +157,40 @@ class ClusterSource:
                     timeout_ms=portions.timeout_ms,
                 ):
                     yield wanted, batch
+
+
+def schema_at(admin: Admin, path: str) -> Parsed:
+    """Return the schema at a path of the registry. Raises ``SchemaError``."""
+    from raftlog.registry.rest import fetch_schema
+
+    async def get(path: str) -> Any:
+        return admin.call_schema_registry("GET", path)
+
+    fetching = fetch_schema(get, path)
+    try:
+        fetching.send(None)
+    except StopIteration as done:
+        parsed: Parsed = done.value
+        return parsed
+    raise AssertionError("a call of Admin returns its result, so nothing is awaited")
+
+
+def schema_of_values(fetch: Callable[[str], Parsed], topic: str) -> Parsed:
+    """Return the latest schema of the values of a topic. ``fetch``: ``schema_at``.
+
+    Raises ``SchemaError`` if there is none, with the remedy.
+    """
+    subject = f"{topic}-value"
+    try:
+        return fetch(path_of("subjects", subject, "versions", "latest"))
+    except SchemaError as error:
+        raise SchemaError(
+            f"the schema registry has no schema for the values of {topic} "
+            f"({str(error).rstrip('.')}). "
+            f"Register it as {subject} (raftlog schema put {subject} FILE), or use "
+            "value='raw', or 'json'",
+            error.registry_code,
+        ) from error
 
 
 def no_topic(name: str, existing: Iterable[str]) -> str:
@@ -454,17 +476,7 @@ class Scan:
                 "value='typed' needs the schema registry of a running cluster: directories and "
                 "backups have none. Use bootstrap= without directory=, or value='raw'"
             )
-        subject = f"{self.topic}-value"
-        try:
-            reader = fetch(path_of("subjects", subject, "versions", "latest"))
-        except SchemaError as error:
-            raise SchemaError(
-                f"the schema registry has no schema for the values of {self.topic} "
-                f"({str(error).rstrip('.')}). "
-                f"Register it as {subject} (raftlog schema put {subject} FILE), or use "
-                "value='raw', or 'json'",
-                error.registry_code,
-            ) from error
+        reader = schema_of_values(fetch, self.topic)
         return TypedDecoder(fetch, reader, null_on_error=self._null_on_error)
 
     def _bad_value(

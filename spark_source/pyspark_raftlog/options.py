@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -753,7 +753,7 @@ RETRIES_MAX: Final = 1_000
 RETRY_INTERVAL_MS_DEFAULT: Final = 100
 RETRY_INTERVAL_MS_MAX: Final = 600_000
 TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60_000
-VALUES: Final = ("raw", "json")
+VALUES: Final = ("raw", "json", "typed")
 ON_ERROR: Final = ("raise", "null")
 TRIGGER_BYTES_MAX: Final = 1 << 62
 IDEMPOTENCE_ID_CHARS_MAX: Final = 200
@@ -784,6 +784,7 @@ class SourceOptions:
     include_headers: bool
     columns: tuple[str, ...] | None
     json: bool  # the value is JSON, whose fields are columns
+    typed_topic: str | None  # of values with IDs of schemas, whose fields are columns
     null_on_error: bool
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -812,6 +813,7 @@ class SourceOptions:
         isolation = texts.short("isolation")
         if isolation is not None:
             choice("isolation", isolation, ("committed",))
+        value = _value(texts)
         return cls(
             streaming=streaming,
             bootstrap=parse_address_list(texts),
@@ -825,7 +827,8 @@ class SourceOptions:
             timestamp_strategy=parse_strategy(texts),
             include_headers=texts.flag("includeHeaders", False),
             columns=_columns(texts),
-            json=_is_json(texts),
+            json=value == "json",
+            typed_topic=_one_topic(selection) if value == "typed" else None,
             null_on_error=choice("onError", texts.short("onError") or "raise", ON_ERROR) == "null",
             min_partitions=texts.integer("minPartitions", 1, TASKS_MAX),
             max_records_per_partition=texts.integer("maxRecordsPerPartition", 1, limits.OFFSET_MAX),
@@ -966,16 +969,34 @@ def _columns(texts: Texts) -> tuple[str, ...] | None:
     return names
 
 
-def _is_json(texts: Texts) -> bool:
-    is_json = choice("value", texts.short("value") or "raw", VALUES) == "json"
-    if is_json and texts.short("columns") is not None:
+def _value(texts: Texts) -> str:
+    found = choice("value", texts.short("value") or "raw", VALUES)
+    if found == "json" and texts.short("columns") is not None:
         raise InvalidRequestError(
             "option columns cannot be combined with value=json: the columns are those of the "
             'schema, as in .schema("offset long, page string, ms int")'
         )
-    if not is_json and (texts.short("onError") or "raise").lower() != "raise":
-        raise InvalidRequestError("option onError is for value=json. Leave it out, or set value")
-    return is_json
+    if found == "raw" and (texts.short("onError") or "raise").lower() != "raise":
+        raise InvalidRequestError(
+            "option onError is for value=json and value=typed. Leave it out, or set value"
+        )
+    return found
+
+
+def _one_topic(selection: Selection) -> str:
+    """Return the topic of a read with ``value=typed``: its schema has the name of the topic."""
+    names: Iterable[str] = ()
+    if isinstance(selection, Topics):
+        names = selection.names
+    elif isinstance(selection, Assigned):
+        names = selection.partitions
+    found = list(names)
+    if len(found) != 1:
+        raise InvalidRequestError(
+            "value=typed reads one topic, whose schema is TOPIC-value in the registry: name one "
+            "in the option subscribe or assign, and join the results with union"
+        )
+    return found[0]
 
 
 def _group(texts: Texts) -> str | None:

@@ -58,7 +58,13 @@ from pyspark_raftlog.planning import (
     judge,
     plan_tasks,
 )
-from pyspark_raftlog.schema import arrow_columns, arrow_schema, is_record_column, json_field
+from pyspark_raftlog.schema import (
+    arrow_columns,
+    arrow_schema,
+    check_schema,
+    is_record_column,
+    json_field,
+)
 from raftlog import limits
 from raftlog.client.scan_values import BadValueError, JsonDecoder
 from raftlog.errors import (
@@ -75,6 +81,8 @@ from raftlog.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pyspark_raftlog.typed import ReaderSchema
 
 
 # -- task reader -----------------------------------------------------------------------------------
@@ -106,10 +114,25 @@ class ReadSettings:
     timeout_ms: int
     fail_on_data_loss: bool
     null_on_error: bool = False
+    typed: ReaderSchema | None = None  # of values with IDs of schemas
 
 
 def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
-    """Return the options that the tasks use."""
+    """Return the options that the tasks use, for the columns ``schema``.
+
+    Raises ``InvalidRequestError`` for other columns than there are. With ``value=typed``, queries
+    the schema registry.
+    """
+    typed = None
+    if options.typed_topic is None:
+        check_schema(schema, options.columns, json=options.json)
+    else:
+        from pyspark_raftlog.typed import ReaderSchema, check_typed_schema
+
+        connection = connection_of(options)
+        typed = ReaderSchema.latest(connection, options.typed_topic)
+        fields = typed.decoder(connection, null_on_error=False).schema
+        check_typed_schema(schema, fields, options.columns)
     return ReadSettings(
         connection_of(options),
         schema,
@@ -118,6 +141,7 @@ def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
         options.fetch_timeout_ms,
         options.fail_on_data_loss,
         options.null_on_error,
+        typed,
     )
 
 
@@ -168,12 +192,14 @@ class Rows:
         self.columns = arrow_columns(settings.schema)
         self._count = len(self.columns)
         fields = [field for field in self._schema if not is_record_column(field.name)]
-        self._decoder: JsonDecoder | None = None
+        self._kind = "a JSON object" if settings.typed is None else "a value with a schema"
+        self._decode: Callable[[pa.RecordBatch], list[pa.Array]] | None = None
         if fields:
             named = [field.with_name(json_field(field.name)) for field in fields]
-            self._decoder = JsonDecoder(pa.schema(named), null_on_error=settings.null_on_error)
-            if "value" not in self.columns:
-                self.columns.append("value")
+            self._decode = _decoder(pa.schema(named), settings)
+            # A header can have the ID of the schema.
+            needed = ["value"] if settings.typed is None else ["value", "headers"]
+            self.columns += [name for name in needed if name not in self.columns]
         if "offset" not in self.columns:
             self.columns.append("offset")  # needed to resume; not passed to Spark
 
@@ -182,15 +208,15 @@ class Rows:
         import pyarrow as pa
 
         arrays = batch.columns[: self._count]
-        if self._decoder is None:
+        if self._decode is None:
             return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
-            decoded = iter(self._decoder.decode(batch.column(self.columns.index("value"))))
+            decoded = iter(self._decode(batch))
         except BadValueError as error:
             offset = batch.column(self.columns.index("offset"))[error.row]
             raise DeserializationError(
-                f"{self._tp}: the value at offset {offset} is not a JSON object of the types of "
-                f"the schema: {error}. Set the option onError=null to read such values as null"
+                f"{self._tp}: the value at offset {offset} is not {self._kind} of the types of the "
+                f"schema: {error}. Set the option onError=null to read such values as null"
             ) from None
         taken = iter(arrays)
         return pa.RecordBatch.from_arrays(
@@ -200,6 +226,20 @@ class Rows:
             ],
             schema=self._schema,
         )
+
+
+def _decoder(
+    fields: pa.Schema, settings: ReadSettings
+) -> Callable[[pa.RecordBatch], list[pa.Array]]:
+    """Return a function that returns these fields of the values of a batch."""
+    if settings.typed is None:
+        decoder = JsonDecoder(fields, null_on_error=settings.null_on_error)
+        return lambda batch: decoder.decode(batch.column("value"))
+    from pyspark_raftlog.typed import decoded
+
+    typed = settings.typed.decoder(settings.connection, null_on_error=settings.null_on_error)
+    types = dict(zip(fields.names, fields.types, strict=True))
+    return lambda batch: decoded(typed, batch, types)
 
 
 def _batches(

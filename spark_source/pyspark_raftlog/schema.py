@@ -71,13 +71,17 @@ def read_schema(
 
 
 def check_schema(
-    schema: StructType, columns: Sequence[str] | None = None, *, json: bool = False
+    schema: StructType,
+    columns: Sequence[str] | None = None,
+    *,
+    json: bool = False,
+    fields: bool = False,
 ) -> StructType:
     """Return ``schema`` if it is a subset of the columns, in any order.
 
     A column that never has nulls may be declared ``not null``. ``columns``: the value of the
-    option, which must be equal. With ``json``, all other columns are fields of the JSON values.
-    Raises ``InvalidRequestError``.
+    option, which must be equal. With ``json`` or ``fields``, all other columns are fields of the
+    values; those of JSON have types of JSON. Raises ``InvalidRequestError``.
     """
     if columns is not None and _folded(columns) != _folded(schema.fieldNames()):
         raise InvalidRequestError(
@@ -87,8 +91,9 @@ def check_schema(
     if not schema.fields:
         raise InvalidRequestError(f"the schema names no column: name some of {_known()}")
     for field in schema:
-        if json and not is_record_column(field.name):
-            _check_json(field.name, field.dataType)
+        if (json or fields) and not is_record_column(field.name):
+            if json:
+                _check_json(field.name, field.dataType)
             if not field.nullable:
                 raise InvalidRequestError(
                     f"the schema declares column {field.name!r} as not null: a field may be "
@@ -141,6 +146,27 @@ def json_field(name: str) -> str:
     """Return the JSON field of a column: ``value_offset`` is the field ``offset``."""
     bare = name.removeprefix(_JSON_PREFIX)
     return bare if is_record_column(bare) else name
+
+
+def shown_field(name: str) -> str:
+    """Return the column of a field: the inverse of ``json_field``."""
+    return f"{_JSON_PREFIX}{name}" if is_record_column(name) else name
+
+
+def select_columns(known: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Return the places of ``columns``, the value of the option, in ``known``.
+
+    Raises ``InvalidRequestError``.
+    """
+    places = {name: place for place, name in enumerate(_folded(known))}
+    for name in columns:
+        if name.strip().lower() not in places:
+            raise InvalidRequestError(
+                f"the option columns names {name!r}, which is no column: there are "
+                f"{', '.join(known)}"
+            )
+    _check_distinct(columns, "the option columns")
+    return [places[name] for name in _folded(columns)]
 
 
 def _check_json(name: str, data_type: DataType) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from pyspark_raftlog.options import SourceOptions
+
 FORMAT = "raftlog"
 # One of the properties that Spark passes in place of options while a table is being created.
 _TABLES_PROVIDER = "provider"
@@ -51,12 +53,13 @@ class RaftlogDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns, from the options ``columns`` and ``includeHeaders``.
 
-        Sends no request to the cluster. Spark does not call this if the user sets a schema. For
+        Sends requests to the cluster for ``value=typed`` only. Spark does not call this if the user
+        sets a schema. For
         ``CREATE TABLE ... USING raftlog`` without columns, Spark passes the table's properties in
         place of options: a table has all columns except ``headers``.
         """
         from pyspark_raftlog.options import SourceOptions, check_table
-        from pyspark_raftlog.schema import check_arrow, check_no_json, read_schema
+        from pyspark_raftlog.schema import check_arrow, read_schema
         from raftlog.errors import InvalidRequestError
 
         check_arrow()
@@ -69,34 +72,30 @@ class RaftlogDataSource(DataSource):
         except InvalidRequestError:
             # Spark does not report whether this is a batch or a stream; their bounds differ.
             with suppress(InvalidRequestError):
-                options = SourceOptions.parse(self.options, streaming=True)
-                check_no_json(options.json)
-                return read_schema(options.columns, include_headers=options.include_headers)
+                return _schema_of(SourceOptions.parse(self.options, streaming=True))
             raise
-        check_no_json(options.json)
-        return read_schema(options.columns, include_headers=options.include_headers)
+        return _schema_of(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_raftlog.options import SourceOptions
         from pyspark_raftlog.reader import BatchReader
-        from pyspark_raftlog.schema import check_arrow, check_schema
+        from pyspark_raftlog.schema import check_arrow
 
         check_arrow()
         self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=False)
         _warn(options.notices)
-        check_schema(schema, options.columns, json=options.json)
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         from pyspark_raftlog.options import SourceOptions
         from pyspark_raftlog.reader import StreamReader
-        from pyspark_raftlog.schema import check_arrow, check_schema
+        from pyspark_raftlog.schema import check_arrow
 
         check_arrow()
         self._check_secrets()
         options = SourceOptions.parse(self.options, streaming=True)
-        return StreamReader(options, check_schema(schema, options.columns, json=options.json))
+        return StreamReader(options, schema)
 
     def _check_secrets(self) -> None:
         """Refuse secrets in the options of a table: a view stores them in its text.
@@ -139,6 +138,21 @@ class RaftlogDataSource(DataSource):
         if options.transactional:
             return TransactionalStreamWriter(options, schema, overwrite)
         return StreamWriter(options, schema, overwrite)
+
+
+def _schema_of(options: SourceOptions) -> StructType:
+    from pyspark_raftlog.schema import check_no_json, read_schema
+
+    if options.typed_topic is not None:
+        from pyspark_raftlog.clients import connection_of
+        from pyspark_raftlog.typed import ReaderSchema, typed_schema
+
+        connection = connection_of(options)
+        latest = ReaderSchema.latest(connection, options.typed_topic)
+        fields = latest.decoder(connection, null_on_error=False).schema
+        return typed_schema(fields, options.columns, include_headers=options.include_headers)
+    check_no_json(options.json)
+    return read_schema(options.columns, include_headers=options.include_headers)
 
 
 def _warn(notices: Iterable[str]) -> None:
