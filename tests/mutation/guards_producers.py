@@ -11,6 +11,8 @@ _TABLE: Final = "raftlog/storage/producer_state.py"
 _SINK: Final = "spark_source/pyspark_raftlog/writer.py"
 _RECALL: Final = "spark_source/pyspark_raftlog/routing.py"
 _ROUTING: Final = "spark_source/pyspark_raftlog/routing.py"
+_STEPS: Final = "raftlog/client/steps.py"
+_TEST_STEPS: Final = "tests/spark_source/test_transactional.py"
 _RANGES: Final = "raftlog/client/readers.py"
 _TEST_TABLE: Final = "tests/storage/test_producer_state.py"
 _TEST_RECALL: Final = "tests/spark_source/test_recall.py"
@@ -225,5 +227,29 @@ GUARDS: Final = [
         function="Router._evenly",
         change=value("assign hashes_of", "np.arange(_.args[0].num_rows, dtype=np.uint64)"),
         tests=(f"{_TEST_ROUTING}::test_records_without_a_key_are_spread_by_what_they_are",),
+    ),
+    Guard(
+        name="a step that is stored is not stored again",
+        why="a batch of Spark that is repeated is in the topic twice",
+        module=_STEPS,
+        function="StepProducer.store",
+        change=never("if _is_stored"),
+        tests=(f"{_TEST_STEPS}::test_a_write_is_stored_as_a_whole_and_once_with_any_rows",),
+    ),
+    Guard(
+        name="a step before the last one is refused",
+        why="a checkpoint that is an older copy stores its batches again",
+        module=_STEPS,
+        function="StepProducer._is_stored",
+        change=never("if ProducerFencedError"),
+        tests=(f"{_TEST_STEPS}::test_a_write_is_stored_as_a_whole_and_once_with_any_rows",),
+    ),
+    Guard(
+        name="a step is stored in the topic that was planned",
+        why="rows of a topic that was created again have other partitions",
+        module=_STEPS,
+        function="StepProducer._append_encoded",
+        change=never("if UnknownTopicError"),
+        tests=(f"{_TEST_STEPS}::test_a_write_that_fails_in_the_midst_leaves_nothing",),
     ),
 ]

@@ -66,7 +66,7 @@ def numbers(*ranges: range) -> list[str]:
     return sorted(str(number) for each in ranges for number in each)
 
 
-def test_a_write_is_stored_as_a_whole_and_once_whatever_the_rows_of_a_repetition(
+def test_a_write_is_stored_as_a_whole_and_once_with_any_rows(
     brokers: Cluster, plan: StagePlan
 ) -> None:
     def run(number: int, *tasks: StagedRows) -> bool:
@@ -101,7 +101,7 @@ def test_a_write_that_fails_in_the_midst_leaves_nothing(brokers: Cluster, plan: 
         with pytest.raises(RuntimeError, match="the driver fails"):
             producer.store(broken(), topic_ids=ids, step=step(plan, 1))
         with pytest.raises(UnknownTopicError, match="created again"):
-            producer.store(batches, topic_ids={plan.topic: "another"}, step=step(plan, 1))
+            producer.store(batches, topic_ids={plan.topic: "another"})
         assert stored_values(brokers.bootstrap, plan.topic) == []
         assert producer.store(batches, topic_ids=ids, step=step(plan, 1))
     assert stored_values(brokers.bootstrap, plan.topic) == numbers(range(100))
