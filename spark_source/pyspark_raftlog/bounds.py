@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.offsets import (
     EARLIEST,
     LATEST,
@@ -24,9 +23,12 @@ from pyspark_raftlog.offsets import (
 )
 from pyspark_raftlog.options import Assigned, Pattern, Selection, SourceOptions, Topics
 from pyspark_raftlog.planning import Loss, LossKind, Sizes, View, bytes_per_record_of, error_of
-from raftlog import Admin
 from raftlog.errors import InvalidRequestError, UnknownPartitionError
 from raftlog.types import Offset, TimestampMs, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_raftlog.catalog import Catalog
+    from raftlog import Admin
 
 _NAMED_MAX: Final = 5  # partitions that an error names
 

@@ -24,12 +24,12 @@ from pyspark_raftlog.options import (
     Settings,
     SourceOptions,
 )
-from raftlog import Admin
 from raftlog.errors import RaftlogError
 from raftlog.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_raftlog.catalog import Catalog
+    from raftlog import Admin
     from raftlog.client.readers import RangeReader
 
 

@@ -37,7 +37,6 @@ from pyspark_raftlog.bounds import (
     starting_offset,
     view_of,
 )
-from pyspark_raftlog.catalog import Catalog
 from pyspark_raftlog.clients import Connection, GroupProgress, connection_of
 from pyspark_raftlog.lag import reported
 from pyspark_raftlog.offsets import StreamOffset
@@ -82,6 +81,7 @@ from raftlog.types import Offset, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_raftlog.catalog import Catalog
     from pyspark_raftlog.typed import ReaderSchema
 
 
