@@ -118,10 +118,13 @@ def _bare(data_type: DataType) -> str:
 
 
 def _spark_type(field: pa.Field) -> DataType:
-    from pyspark.sql.pandas.types import from_arrow_type
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
+    kind = pa.time64("us") if pa.types.is_time32(field.type) else field.type
     try:
-        found: DataType = from_arrow_type(field.type, prefer_timestamp_ntz=True)
+        found: DataType = from_arrow_type(kind, prefer_timestamp_ntz=True)
+        to_arrow_type(found, timezone="UTC")  # refuses decimals of too many digits
     except (PySparkException, ValueError) as error:
         raise UnsupportedFeatureError(
             f"value=typed: Spark has no type for the field {field.name!r}, which is {field.type}. "

@@ -622,9 +622,9 @@ def test_an_attempt_goes_on_where_others_of_the_same_rows_ended(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("reordered", [False, True])
+@pytest.mark.parametrize("retried_by", ["the run", "the run, in another order", "another run"])
 def test_a_late_task_stores_no_row_again_after_its_retry_has_ended(
-    brokers: Cluster, new_topic: NewTopicFunction, seed: int, reordered: bool
+    brokers: Cluster, new_topic: NewTopicFunction, seed: int, retried_by: str
 ) -> None:
     """An executor that was given up still runs. It appends before its retry, and after that.
 
@@ -632,14 +632,16 @@ def test_a_late_task_stores_no_row_again_after_its_retry_has_ended(
     """
     topic = new_topic(2)
     given = {"bootstrap.servers": brokers.bootstrap, "raftlog.batch.bytes.max": "16384"}
-    plan = plan_write(options_of(topic, **given, idempotenceId="a", idempotenceVersion="1"), SCHEMA)
+    options = options_of(topic, **given, idempotenceId="a", idempotenceVersion="1")
+    plan = plan_write(options, SCHEMA)
     rows = [(f"key-{number % 100}", str(number).encode()) for number in range(20_000)]
-    retried = random.Random(seed).sample(rows, len(rows)) if reordered else rows
+    retried = random.Random(seed).sample(rows, len(rows)) if "order" in retried_by else rows
     name = f"spark-batch:{topic}:0"
 
     def retry() -> TaskReport:
         batches = iter([batch_of(retried)])
-        return write_rows(plan, batches, name=name, epoch=0, spark_partition=0, first=0)
+        mine = plan_write(options, SCHEMA) if retried_by == "another run" else plan
+        return write_rows(mine, batches, name=name, epoch=0, spark_partition=0, first=0)
 
     def rows_of_late_task() -> Iterator[pa.RecordBatch]:
         yield batch_of(rows[:10_000])
