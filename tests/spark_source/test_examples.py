@@ -217,8 +217,11 @@ def test_the_code_on_the_page_runs(
 
     code = blocks("docs/tutorial/spark.md") + blocks("docs/how-to/use-spark.md")
     page = [each for each in code if "import from_avro" not in each]
-    topics = ["clicks", "clicks-copy", "counts", "access-log"]
+    topics = ["clicks", "clicks-copy", "counts", "access-log", "readings", "enriched"]
     admin.create_topics([NewTopic(name) for name in topics])
+    fields = [{"name": "sensor", "type": "string"}, {"name": "celsius", "type": "double"}]
+    schema = json.dumps({"type": "record", "name": "Reading", "fields": fields})
+    admin.call_schema_registry("POST", "/subjects/readings-value/versions", {"schema": schema})
     send(brokers, "clicks", ["/cart", "/"], ["ann", "bob"])
     records = spark.sql("""SELECT '{"sensor": "s1", "celsius": 2.5}' AS value""")
     streamed = spark.readStream.format("raftlog").options(
@@ -230,7 +233,8 @@ def test_the_code_on_the_page_runs(
         program = tmp_path / "page.py"
         text = "\n".join(page).replace("127.0.0.1:9100", brokers.bootstrap)
         program.write_text(text.replace("checkpoints/", f"{tmp_path}/"))
-        ran = run(program, spark=spark, records=records, counts=words)
+        enriched = streamed.load().select("key", "value")
+        ran = run(program, spark=spark, records=records, counts=words, enriched=enriched)
         for query in spark.streams.active:
             query.processAllAvailable()
     finally:
@@ -238,6 +242,7 @@ def test_the_code_on_the_page_runs(
             query.stop()
         spark.conf.unset("spark.sql.streaming.pollingDelay")
     assert stored_values(brokers.bootstrap, "counts") == ["1", "2"], "the page writes a third click"
+    assert len(stored_values(brokers.bootstrap, "enriched")) == 3
     assert ran.values.collect()[0].value == '{"sensor":"s1","celsius":2.5}'
     with pytest.raises(AnalysisException, match=r"beyond the end.*'clicks' partition 0"):
         ran.by_offset.count()  # it is shorter than the page's
