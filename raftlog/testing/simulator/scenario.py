@@ -48,7 +48,7 @@ from raftlog.testing.simulator.history import (
 )
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.network import Latency
-from raftlog.testing.simulator.observer import VOTERS_MIN, Observer
+from raftlog.testing.simulator.observer import VOTERS_MIN, Observer, node_of
 from raftlog.testing.simulator.operators import (
     Growing,
     GrowthPlan,
@@ -1008,6 +1008,18 @@ def _received(who: str, name: TopicPartition, reading: Reading, scenario: Scenar
     return Copy(who, name, records, start, end)
 
 
+def _empty_old_copies(world: World) -> None:
+    """Start with empty directories the brokers that the others refuse for their old copy, as the
+    message says. A copy of the first moments of a broker does not know where it was made, so the
+    broker does not notice itself that it is one.
+    """
+    for machine in world.members:
+        node = node_of(machine)
+        if node is not None and "uses an old copy of" in node.membership.refusal:
+            machine.wipe()
+            machine.start()
+
+
 def _bring_to_rest(
     world: World, workload: Workload, observer: Observer, readings: list[Reading]
 ) -> str:
@@ -1019,6 +1031,7 @@ def _bring_to_rest(
         down = [machine.name for machine in world.brokers if machine.broker is None]
         return f"after healing; brokers down: {down}, clients still active: {waiting}"
     world.run_for(QUIET_S)
+    _empty_old_copies(world)
     readers = [
         world.add_client(f"reader-{number}", _reader(workload, reading, number))
         for number, reading in enumerate(readings, start=1)
