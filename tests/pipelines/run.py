@@ -363,9 +363,12 @@ def attempt(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the examples of the page 'Coming from'.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as storm_word_count")
+    known = [each.name for each in ALL]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
     parser.add_argument("--update", action="store_true", help="write the expected outputs")
     arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"no example {', '.join(sorted(unknown))}; examples are {', '.join(known)}")
     chosen = [each for each in ALL if not arguments.names or each.name in arguments.names]
     failed = skipped = 0
     with (
