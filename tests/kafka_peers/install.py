@@ -26,6 +26,7 @@ SPARK_LIBRARY = CACHE / "spark/lib"
 PYSPARK = CACHE / "spark/python"
 PYTHON_LIBRARY = CACHE / "python/lib"
 KAFKA_PYTHON = CACHE / "python/kafka-python"
+FRAMEWORKS = CACHE / "frameworks"
 CONFLUENT_TESTS = CACHE / "python/confluent-kafka"
 LIBRDKAFKA = CACHE / "librdkafka/node_modules/@confluentinc/kafka-javascript/deps/librdkafka"
 CONFLUENT_SOURCE = "https://github.com/confluentinc/confluent-kafka-python"
@@ -141,6 +142,12 @@ def install_python() -> None:
     (KAFKA_PYTHON / "test/service.py").write_text(SERVICE)
 
 
+def install_frameworks() -> None:
+    """Install stream processors apart from the clients: they require other versions of these."""
+    shutil.rmtree(FRAMEWORKS, ignore_errors=True)
+    pip_install("--target", FRAMEWORKS, "--requirement", HERE / "python/frameworks.txt")
+
+
 def install_confluent_tests() -> None:
     """Get the tests of confluent-kafka, which are in no package, with Git."""
     shutil.rmtree(CONFLUENT_TESTS, ignore_errors=True)
@@ -180,6 +187,7 @@ STEPS: dict[str, Step] = {
     "librdkafka": Step(install_librdkafka, ("librdkafka/package.json",), ("npm", "g++", "make")),
     "spark": Step(install_spark, ("spark/pom.xml",), ("java", "mvn")),
     "python": Step(install_python, ("python/requirements.txt",), ("kcat",)),
+    "frameworks": Step(install_frameworks, ("python/frameworks.txt",), ()),
     "confluent": Step(install_confluent_tests, ("python/requirements.txt",), ("git",)),
     "regex": Step(install_regex, (), ()),
 }

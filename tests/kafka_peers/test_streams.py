@@ -1,8 +1,12 @@
-"""Kafka Streams with exactly_once_v2: each word is counted once, also when brokers are killed."""
+"""Stream processors with exactly-once processing: each word is counted once, also when brokers and
+the processor are killed.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -10,47 +14,81 @@ import pytest
 
 from raftlog import Admin, Consumer, NewTopic, Producer
 from raftlog.testing import cluster
-from tests.kafka_peers.install import CACHE, JAVA_LIBRARY, version_in
+from tests.kafka_peers.install import CACHE, FRAMEWORKS, HERE, JAVA_LIBRARY, version_in
 
-VERSION = version_in("java/pom.xml", r"kafka-streams</artifactId>\s*<version>(.*?)<")
 WORDS = [f"word-{number}".encode() for number in range(10)]
-ROUNDS, PER_ROUND = 6, 3_000
 SILENCE_MS = 60_000
+STREAMS = version_in("java/pom.xml", r"kafka-streams</artifactId>\s*<version>(.*?)<")
+QUIX = version_in("python/frameworks.txt", r"quixstreams==(\S+)")
+JAVA = ("java", "-cp", f"{CACHE / 'java/peer'}:{JAVA_LIBRARY}/*", "WordCount")
 
-pytestmark = [pytest.mark.peers, pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.peers, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-@pytest.mark.feature("Kafka Streams", VERSION, "exactly_once_v2 while brokers are killed")
-def test_each_word_is_counted_once(tmp_path: Path) -> None:
+def program(name: str) -> tuple[str, ...]:
+    return (sys.executable, str(HERE / f"python/{name}.py"))
+
+
+def processor(command: tuple[str, ...], rounds: int, each: int, version: str, name: str) -> object:
+    guarantee = "exactly once while brokers and the processor are killed"
+    feature = pytest.mark.feature(name, version, guarantee)
+    return pytest.param(command, rounds, each, marks=feature, id=name)
+
+
+@pytest.mark.parametrize(
+    ("command", "rounds", "each"),
+    [
+        processor(JAVA, 6, 3_000, STREAMS, "Kafka Streams"),
+        processor(program("quix_count"), 4, 1_000, QUIX, "Quix Streams"),
+    ],
+)
+def test_each_word_is_counted_once(
+    command: tuple[str, ...], rounds: int, each: int, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(FRAMEWORKS)}
     with cluster(3) as brokers:
         with Admin(brokers.bootstrap) as admin:
             admin.create_topics([NewTopic(name, 3, 3) for name in ("words", "counts")])
-        library = f"{CACHE / 'java/peer'}:{JAVA_LIBRARY}/*"
-        command = ["java", "-cp", library, "WordCount", brokers.bootstrap, str(tmp_path)]
-        counter = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        words = [*command, brokers.bootstrap, str(tmp_path)]
+
+        read, write = os.pipe()  # a processor in Java ends with its input
+
+        def start() -> subprocess.Popen[bytes]:
+            nowhere = subprocess.DEVNULL
+            return subprocess.Popen(
+                words, env=environment, stdin=read, stdout=nowhere, stderr=nowhere
+            )
+
         counts: dict[bytes, list[int]] = {word: [] for word in WORDS}
+        counter = start()
         try:
             with (
                 Producer(brokers.bootstrap) as producer,
                 Consumer(brokers.bootstrap, auto_offset_reset="earliest") as consumer,
             ):
                 consumer.subscribe(["counts"])
-                for number in range(ROUNDS):
-                    producer.send_many("words", list(islice(cycle(WORDS), PER_ROUND)))
+                for number in range(rounds):
+                    sent = list(islice(cycle(WORDS), each))
+                    producer.send_many("words", sent, keys=sent)
                     producer.flush()
                     victim = brokers.brokers[number % 3]
                     victim.kill()
-                    left = PER_ROUND
+                    if number % 2:
+                        counter.kill()
+                        counter.wait()
+                        counter = start()
                     victim.start()
-                    while left:
+                    left = each
+                    while left > 0:
                         records = consumer.poll(SILENCE_MS)
                         assert records, f"{left} outputs of round {number} are missing"
                         left -= len(records)
                         for record in records:
                             counts[record.key].append(int(record.value))
         finally:
-            assert counter.stdin is not None
-            counter.stdin.close()
+            counter.terminate()
             counter.wait(60)
-    expected = list(range(1, ROUNDS * PER_ROUND // len(WORDS) + 1))
+            os.close(read)
+            os.close(write)
+    expected = list(range(1, rounds * each // len(WORDS) + 1))
     assert counts == dict.fromkeys(WORDS, expected)
