@@ -128,6 +128,10 @@ TRANSACTIONAL_IDS_MAX: Final = 100_000  # of one partition of __transaction_stat
 LISTED_TRANSACTIONS_MAX: Final = 1_000  # transactional ids in one response
 TRANSACTION_FILTERS_MAX: Final = 1_000  # producer ids in a request that lists transactions
 TRANSACTION_PARTS_MAX: Final = 10_000  # partitions of one transaction
+TRANSACTION_RESERVED_MAX: Final = 100  # partitions that a commit reserves for the next transaction
+TRANSACTION_RESERVED_MS: Final = (
+    5_000  # in which a client begins a transaction that it has reserved
+)
 TRANSACTION_ITEMS_PER_REQUEST_MAX: Final = 1_000  # markers, or questions, to another broker
 TRANSACTION_ITEMS_QUEUED_MAX: Final = 100_000  # for another broker
 MARKERS_NOTED_MAX: Final = 100_000  # newest transactions that a broker has ended, by partition
@@ -242,6 +246,7 @@ PRODUCERS_PER_PARTITION_MAX: Final = 100_000
 HTTP_WORKER_ANSWER_BYTES_MAX: Final = 64 * MIB  # metrics that one worker tells another
 WORKERS_PER_HOST_MAX: Final = 32  # brokers of one `raftlog broker --workers`
 UNVERIFIED_BATCHES_MAX: Final = 100  # of a producer, in a partition
+RESERVING_PRODUCERS_MAX: Final = 10_000  # of a partition; those of more ask their coordinators
 TRANSACTIONS_OPEN_PER_PARTITION_MAX: Final = 10_000
 # Of the records that a partition stores: more are possible when retention has deleted some.
 TRANSACTIONS_ABORTED_PER_PARTITION_MAX: Final = 100_000

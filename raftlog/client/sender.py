@@ -55,7 +55,14 @@ from raftlog.protocol.records import (
     ProduceTimes,
 )
 from raftlog.record import BatchBody, seal
-from raftlog.types import NO_BASE_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Buffer, LeaderEpoch
+from raftlog.types import (
+    NO_BASE_OFFSET,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    Buffer,
+    LeaderEpoch,
+    TopicPartition,
+)
 
 logger: Final = logging.getLogger(__name__)
 
@@ -464,6 +471,15 @@ class Sender:
     def has_sent(self) -> bool:
         """Whether a batch was sent, or may have been, since ``begin_transaction``."""
         return any(flight.leader is not None for flight in self._flights.values())
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of these batches."""
+        return [
+            TopicPartition(queue.topic, queue.partition)
+            for queue, flight in self._flights.items()
+            if flight.leader is not None
+        ]
 
     def abandon(self, error: RaftlogError) -> None:
         """Fail all batches without an outcome, as their transaction is aborted. A broker may still

@@ -4,6 +4,10 @@
     idle --begin--> open --commit, abort--> ending --response--> idle
                                                +-- no response: unknown --recover--> idle
 
+A producer that begins transactions in quick succession reserves its partitions for the next one
+with each commit: their leaders then store the first batch without a question to the coordinator.
+A reservation that is not used soon is given back by an abort.
+
 Records and offsets of a transaction become visible together, or not at all. The producer sends its
 batches with the identity that the coordinator gave for this transaction. Each end of a transaction
 gives the next identity, so that batches that arrive late belong to none (KIP-890). The leader of a
@@ -16,6 +20,7 @@ the application uses.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -51,6 +56,7 @@ from raftlog.protocol.records import (
     InitTransactionsRequest,
     OffsetCommitResponse,
     OffsetToCommit,
+    PartitionName,
     TransactionOffsetCommitRequest,
 )
 from raftlog.types import Offset, OffsetAndMetadata, TopicPartition
@@ -70,6 +76,8 @@ _OF_MEMBERS: Final = (
     PartitionNotOwnedError,
 )
 _WAITS: Final = "the consumer joins its group again"
+RESERVE_WITHIN_S: Final = 1.0  # between two transactions of a producer that reserves partitions
+RESERVED_S: Final = limits.TRANSACTION_RESERVED_MS / 1_000
 
 
 class Transactions:
@@ -87,6 +95,9 @@ class Transactions:
         self._starting: asyncio.Task[ProducerIdAndEpoch] | None = None  # request for the first one
         self._failure: RaftlogError | None = None  # why the open transaction must be aborted
         self._has_offsets = False
+        self._ended_at = -math.inf  # time of the loop when the last commit was requested
+        self._reserves = False  # whether the open transaction reserves partitions for the next one
+        self._has_reserved = False  # whether the last one has, and this producer has used none
         self._unknown: bool | None = None  # the end that had no response: True for a commit
         self._fenced: ProducerFencedError | None = None
 
@@ -137,7 +148,9 @@ class Transactions:
                 "it is unknown whether the last transaction was committed. Call producer.recover()"
             )
         try:
-            if self._unknown is not None:
+            idle_s = asyncio.get_running_loop().time() - self._ended_at
+            self._reserves = idle_s <= RESERVE_WITHIN_S
+            if self._unknown is not None or (self._has_reserved and idle_s > RESERVED_S):
                 await self._end(commit=False)
             if self._identity is None:
                 self.start()
@@ -260,11 +273,16 @@ class Transactions:
     async def _end(self, *, commit: bool) -> None:
         assert self._identity is not None, "a transaction was begun"
         self._unknown = commit  # until there is a response, also if this is cancelled
+        reserved: list[TopicPartition] = []
+        if commit and self._reserves:
+            reserved = self.sender.partitions[: limits.TRANSACTION_RESERVED_MAX]
+        self._ended_at = asyncio.get_running_loop().time()
         request = EndTransactionRequest(
             transactional_id=self._id,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.producer_epoch,
             commit=commit,
+            reserve=[PartitionName(topic=tp.topic, partition=tp.partition) for tp in reserved],
         )
         try:
             answer = await self._coordinators.call(self._id, apis.END_TRANSACTION, request)
@@ -281,6 +299,7 @@ class Transactions:
             raise
         assert isinstance(answer, EndTransactionResponse)
         self._unknown = None
+        self._has_reserved = bool(reserved)
         self._identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def _raise_unknown(self, error: RaftlogError, *, commit: bool) -> NoReturn:

@@ -352,6 +352,7 @@ class MarkerPart(Message):
     coordinator_epoch: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
     is_bumped: bool
     number: Counter
+    reserves: bool = False
 
 
 class TransactionMarkersRequest(Message):

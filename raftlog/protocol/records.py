@@ -719,12 +719,18 @@ class InitTransactionsRequest(Message):
 
 
 class EndTransactionRequest(Message):
-    """Commit or abort the open transaction. It can be repeated until the next one begins."""
+    """Commit or abort the open transaction. It can be repeated until the next one begins.
+
+    ``reserve``: partitions of it that are in the next transaction, too. After a commit, their
+    leaders store the first batch of that without a question to the coordinator. The client begins
+    it within ``TRANSACTION_RESERVED_MS``, or aborts it.
+    """
 
     transactional_id: TransactionalId
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     commit: bool
+    reserve: Annotated[list[PartitionName], Meta(max_length=limits.TRANSACTION_RESERVED_MAX)] = []
 
 
 class EndTransactionResponse(Message):

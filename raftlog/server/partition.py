@@ -230,6 +230,7 @@ class Partition:
         "committed_bytes",
         "compaction",
         "conflict",
+        "held_markers",
         "hindrance",
         "leader",
         "leader_epoch",
@@ -237,6 +238,7 @@ class Partition:
         "log",
         "obstacle",
         "on_durable",
+        "reserved",
         "topic_id",
         "topic_partition",
         "unclean_epoch",
@@ -264,6 +266,11 @@ class Partition:
         self.hindrance = Hindrance(services.loop.time)
         # Of this leader, by producer: batches that are not known yet to be of a transaction.
         self.verifications: dict[int, Verification] = {}
+        # Epochs in which producers have reserved this partition for their next transactions: it is
+        # committed at the coordinator that the partition is in them. Of this leader.
+        self.reserved: dict[int, int] = {}
+        # By producer: calls that append markers, which wait for its next batch.
+        self.held_markers: dict[int, Callable[[], None]] = {}
         self.closed: RaftlogError | None = None  # reason, once nothing may be appended or read here
         self.committed_bytes = 0  # total of this host: shows a waiting fetch how much is new
         self.appended_bytes = 0  # total of this host, as leader and as follower
@@ -382,6 +389,7 @@ class Partition:
         self._end_verifications(
             NotLeaderError(f"{self.topic_partition}: leadership changed. Nothing was appended")
         )
+        self.reserved.clear()
         self.hindrance.begin_role()
         self.conflict = ""
         if self.leadership is None:
@@ -485,7 +493,7 @@ class Partition:
         """
         self.check_leading()
         if not self.log.producers.needs(marker):
-            self._end_verification(marker)
+            self._on_marker(marker)
             self.when_committed(self.log.log_end_offset, done)
             return
         now_ms = self._services.clock.wall_ms()
@@ -494,14 +502,23 @@ class Partition:
             self.log.append_marker, batch, leader_epoch=self.leader_epoch, now_ms=now_ms
         )
         appended = self._append_by(write, parse_header(batch), len(batch), to_be_committed=True)
-        self._end_verification(marker)
+        self._on_marker(marker)
         self.when_committed(appended.last_offset + 1, done)
 
-    def _end_verification(self, marker: Marker) -> None:
+    def _on_marker(self, marker: Marker) -> None:
+        """Note what follows from a marker that is in the log."""
+        self.reserved.pop(marker.producer_id, None)
+        if marker.reserves and len(self.reserved) < limits.RESERVING_PRODUCERS_MAX:
+            self.reserved[marker.producer_id] = marker.producer_epoch
         # A bumped epoch is that of the producer's next transaction, which waits for this marker.
         ended = marker.producer_epoch - marker.is_bumped
         verification = self.verifications.get(marker.producer_id)
-        if verification is not None and verification.producer_epoch <= ended:
+        if verification is None:
+            return
+        if verification.producer_epoch > ended:
+            epoch = self.reserved.get(marker.producer_id)
+            verification.last_has_ended(is_reserved=epoch == verification.producer_epoch)
+        else:
             verification.end(
                 InvalidTransactionStateError(
                     f"{self.topic_partition}: the transaction of producer {marker.producer_id} "
@@ -553,9 +570,15 @@ class Partition:
             counters.produced_records += header.record_count
             counters.produced_bytes += size_bytes
             self._appended()
-            for watcher in tuple(self._append_watchers):
-                watcher.wake()
+            if header.is_control:  # the producer's next batch may follow at once
+                self._services.loop.call_soon(self._wake_followers)
+            else:
+                self._wake_followers()
         return appended
+
+    def _wake_followers(self) -> None:
+        for watcher in tuple(self._append_watchers):
+            watcher.wake()
 
     def _refused(self, error: DiskFullError) -> None:
         """Record an append that failed, for the role manager and for the state of the disk."""

@@ -16,6 +16,14 @@ Clients end transactions in one of two ways (``transaction.version``). In versio
 transaction has the same epoch. In version 2 (KIP-890), every end increments the epoch, and tells
 the client the next one; a late batch of a transaction that has ended is then of an older epoch.
 
+A completion is written later (``COMPLETION_SECONDS``), or with the next change of its id: a
+coordinator that does not know of it sends the markers again, which changes nothing.
+
+A client of version 2 may *reserve* partitions when it commits: the record of the decision then says
+that they are in its next transaction, too. Their leaders are told with the marker, and append the
+first batch without a question. The next transaction begins, and is ongoing, with the completion
+of this one. If the client does not use it, it is aborted like any other after its time limit.
+
 The module is pure: time and new producer ids are arguments. ``now`` is in monotonic seconds (time
 limits), ``now_ms`` in wall-clock milliseconds, and ``expiry_ms`` is a separate time that decides
 which ids expire.
@@ -57,6 +65,7 @@ STORED_EPOCH_MAX: Final = 32_767  # 16 bits, of a log that another program wrote
 NO_EPOCH: Final = -1
 FIRST_VERSION: Final = 1  # of transactions: the epoch stays
 BUMPING_VERSION: Final = 2  # every end increments the epoch
+COMPLETION_SECONDS: Final = 1.0  # until a completion is written
 CHECK_MS_MAX: Final = 600_000  # between two looks at an idle id
 TICK_IDS_MAX: Final = 1_000  # that one tick looks at
 
@@ -79,6 +88,7 @@ class ProducerIdentity(NamedTuple):
 
 class Ending(NamedTuple):
     """A transaction whose end is decided. ``parts``: those that have not confirmed the marker.
+    ``reserved``: those that are in the next transaction of the marker's epoch.
 
     ``number``: of the transaction, 1 for the first of its transactional id. ``topics_version``: a
     topic of the transaction that is unknown in this version of the cluster's state, or in a later
@@ -90,6 +100,7 @@ class Ending(NamedTuple):
     marker: Marker
     parts: frozenset[Part]
     topics_version: int
+    reserved: frozenset[Part] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +155,11 @@ class Transaction:
 
     ``last_epoch``: epoch of the client before ``epoch``, with which it may repeat a request; -1 if
     ``epoch`` belongs to a new instance. ``next_id``: producer id from the end of this transaction
-    on, -1 for the same. ``left``: parts without a confirmed marker. ``timer``: time of the earliest
-    entry in the heap of the shard.
+    on, -1 for the same. ``reserved``: parts of the next transaction, while this one ends.
+    ``committed_epoch``: of the client's last transaction, if its commit has reserved this one, and
+    the client has requested nothing of this one since; else -1. ``left``: parts without a confirmed
+    marker. ``is_unwritten``: the log does not have the completion yet. ``timer``: time of the
+    earliest entry in the heap of the shard.
     """
 
     id: str
@@ -163,7 +177,10 @@ class Transaction:
     number: int = 0
     topics_version: int = 0
     is_bumped: bool = False
+    reserved: set[Part] = field(default_factory=set)
+    committed_epoch: int = NO_EPOCH
     left: set[Part] = field(default_factory=set)
+    is_unwritten: bool = False
     deadline: float = math.inf
     timer: float = math.inf
 
@@ -178,6 +195,12 @@ class Transaction:
         if self.next_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_id, 0)
         return ProducerIdentity(self.producer_id, self.epoch)
+
+    @property
+    def limit_ms(self) -> int:
+        """Time limit of the open transaction. A reserved one begins before its client uses it."""
+        is_reserved = self.committed_epoch != NO_EPOCH
+        return self.timeout_ms + limits.TRANSACTION_RESERVED_MS * is_reserved
 
     def has_ended(self, *, is_commit: bool) -> bool:
         """Whether the last transaction was decided so."""
@@ -228,8 +251,8 @@ class TransactionShard:
             if txn.is_ending:
                 ending.append(txn.id)
             elif txn.status == "ongoing":
-                left_ms = txn.timeout_ms - (now_ms - txn.started_ms)
-                txn.deadline = now + max(0, min(left_ms, txn.timeout_ms)) / 1_000
+                left_ms = txn.limit_ms - (now_ms - txn.started_ms)
+                txn.deadline = now + max(0, min(left_ms, txn.limit_ms)) / 1_000
             self._plan(txn, now=now, now_ms=now_ms)
         return StateChange(None, ending=tuple(ending))
 
@@ -273,7 +296,7 @@ class TransactionShard:
             notes = (f"aborted: transactional_id={name!r} reason=another_instance",)
             return self._write(None, txn, now=now, now_ms=now_ms, notes=notes)
         txn.timeout_ms = timeout_ms
-        txn.status = "empty"
+        txn.status, txn.committed_epoch = "empty", NO_EPOCH
         if is_next:
             last_epoch = NO_EPOCH if expected is None else txn.epoch
             if txn.epoch + 1 >= self._settings.epoch_max or not may_use(txn.producer_id):
@@ -310,11 +333,11 @@ class TransactionShard:
                 f"the transaction of {name!r} would have {len(txn.parts) + len(new)} partitions; "
                 f"the limit is {limits.TRANSACTION_PARTS_MAX}. Use several transactions"
             )
+        is_reserved, txn.committed_epoch = txn.committed_epoch != NO_EPOCH, NO_EPOCH
         if txn.status != "ongoing":
-            txn.status, txn.started_ms = "ongoing", now_ms
-            txn.number += 1
-            txn.previous_id, txn.last_epoch = NO_PRODUCER_ID, NO_EPOCH
-            txn.deadline = now + txn.timeout_ms / 1_000
+            self._begin(txn, now=now, now_ms=now_ms)
+        elif is_reserved:
+            self._limit(txn, now=now, now_ms=now_ms)
         txn.version = version
         txn.parts |= new
         txn.topics_version = max(txn.topics_version, topics_version)
@@ -351,11 +374,13 @@ class TransactionShard:
         is_commit: bool,
         version: int,
         new_id: int,
+        reserved: Iterable[Part] = (),
         now: float,
         now_ms: TimestampMs,
     ) -> StateChange[ProducerIdentity]:
         """Commit or abort. The result is what the client uses from now on: in version 1, what it
-        has; in version 2, the next epoch, or ``new_id`` after the last epoch.
+        has; in version 2, the next epoch, or ``new_id`` after the last epoch. ``reserved``: those
+        of its partitions that the next transaction has, after a commit in version 2.
 
         A repeated request has the same result, as long as no other one has followed. Raises
         ``InvalidProducerMappingError``, ``ConcurrentTransactionsError``, ``ProducerFencedError``,
@@ -366,6 +391,8 @@ class TransactionShard:
         is_bumping = version >= BUMPING_VERSION
         if is_bumping and _is_end_repeated(txn, producer):
             return StateChange(self._repeated(txn, is_commit=is_commit))
+        if is_commit and _is_of_client(txn, producer, txn.committed_epoch):
+            return StateChange(txn.identity)  # of the commit that has reserved this transaction
         self._check_mapping(txn, producer)
         if txn.is_ending:
             is_same = not txn.is_bumped and producer == (txn.producer_id, txn.epoch)
@@ -379,13 +406,15 @@ class TransactionShard:
             if before == "empty":
                 raise _bad_state(txn, "has no partition to commit or abort")
             return StateChange(self._repeated(txn, is_commit=is_commit))
-        txn.version = version
+        txn.version, txn.committed_epoch = version, NO_EPOCH
         if before != "ongoing":
             txn.number += 1
         self._decide(txn, is_commit=is_commit, is_bumped=is_bumping, new_id=new_id)
+        if is_commit and is_bumping and txn.next_id == NO_PRODUCER_ID:
+            txn.reserved = txn.parts.intersection(reserved)
         result = txn.identity
         if not txn.parts:
-            self._complete(txn)
+            self._complete(txn, now=now, now_ms=now_ms)
         return self._write(result, txn, now=now, now_ms=now_ms)
 
     def _repeated(self, txn: Transaction, *, is_commit: bool) -> ProducerIdentity:
@@ -413,13 +442,20 @@ class TransactionShard:
             coordinator_epoch=self._coordinator_epoch,
             is_bumped=txn.is_bumped,
         )
-        return Ending(name, txn.number, marker, frozenset(txn.left), txn.topics_version)
+        return Ending(
+            name,
+            txn.number,
+            marker,
+            frozenset(txn.left),
+            txn.topics_version,
+            frozenset(txn.reserved),
+        )
 
     def marked(
         self, name: str, number: int, parts: Iterable[Part], *, now: float, now_ms: TimestampMs
     ) -> StateChange[None]:
         """Note that ``parts`` have a committed marker of transaction ``number``, or are deleted.
-        The last one completes the transaction.
+        The last one completes the transaction, which has no record at once.
         """
         txn = self._transactions.get(name)
         if txn is None or not txn.is_ending or txn.number != number:
@@ -427,8 +463,10 @@ class TransactionShard:
         txn.left.difference_update(parts)
         if txn.left:
             return StateChange(None)
-        self._complete(txn)
-        return self._write(None, txn, now=now, now_ms=now_ms)
+        self._complete(txn, now=now, now_ms=now_ms)
+        txn.is_unwritten, txn.updated_ms = True, now_ms
+        self._plan(txn, now=now, now_ms=now_ms)
+        return StateChange(None, ended=(name,))
 
     def abort(self, name: str, *, now: float, now_ms: TimestampMs) -> StateChange[None]:
         """Abort the open transaction, as after its time limit; or it is being aborted already.
@@ -472,7 +510,7 @@ class TransactionShard:
         return frozenset(
             (txn.producer_id, part)
             for txn in self._transactions.values()
-            for part in txn.parts
+            for part in txn.parts | txn.reserved
             if (txn.producer_id, part) in wanted
         )
 
@@ -509,6 +547,8 @@ class TransactionShard:
             elif self._is_expired(txn, expiry_ms):
                 del self._transactions[name]
                 records.append(TransactionRecord(encode_key(name), None))
+            elif txn.is_unwritten:
+                records += self._write(None, txn, now=now, now_ms=now_ms).records
             else:
                 self._plan(txn, now=now, now_ms=now_ms)
         return StateChange(None, tuple(records), tuple(ending), notes=tuple(notes))
@@ -520,7 +560,9 @@ class TransactionShard:
 
     def _plan(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
         """Set the timer, unless an earlier one is set."""
-        if txn.status == "ongoing":
+        if txn.is_unwritten:
+            due = min(txn.deadline, now + COMPLETION_SECONDS)
+        elif txn.status == "ongoing":
             due = txn.deadline
         else:
             # Often, so that entries of the heap that have no effect do not pile up.
@@ -612,14 +654,28 @@ class TransactionShard:
             if txn.epoch >= self._settings.epoch_max:
                 txn.next_id = new_id
 
-    def _complete(self, txn: Transaction) -> None:
+    def _complete(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
         is_commit = txn.status == "prepare_commit"
         txn.status = "complete_commit" if is_commit else "complete_abort"
-        txn.parts.clear()
+        txn.parts, txn.reserved = txn.reserved, set()
+        if txn.parts:
+            txn.committed_epoch = txn.last_epoch
+            self._begin(txn, now=now, now_ms=now_ms)
+            return
         txn.topics_version = 0
         if txn.next_id != NO_PRODUCER_ID:
             txn.previous_id, txn.producer_id = txn.producer_id, txn.next_id
             txn.next_id, txn.epoch = NO_PRODUCER_ID, 0
+
+    def _begin(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
+        txn.status = "ongoing"
+        txn.number += 1
+        txn.previous_id, txn.last_epoch = NO_PRODUCER_ID, NO_EPOCH
+        self._limit(txn, now=now, now_ms=now_ms)
+
+    def _limit(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
+        txn.started_ms = now_ms
+        txn.deadline = now + txn.limit_ms / 1_000
 
     def _write(
         self,
@@ -630,7 +686,7 @@ class TransactionShard:
         now_ms: TimestampMs,
         notes: tuple[str, ...] = (),
     ) -> StateChange[T]:
-        txn.updated_ms = now_ms
+        txn.updated_ms, txn.is_unwritten = now_ms, False
         self._plan(txn, now=now, now_ms=now_ms)
         is_complete = txn.status.startswith("complete_")
         return StateChange(
@@ -644,9 +700,14 @@ class TransactionShard:
 
 def _is_repeated(txn: Transaction, expected: ProducerIdentity | None) -> bool:
     """Whether a client that names its identity repeats the request that gave it the present one."""
-    if expected is None or txn.last_epoch == NO_EPOCH or expected.epoch != txn.last_epoch:
+    return expected is not None and _is_of_client(txn, expected, txn.last_epoch)
+
+
+def _is_of_client(txn: Transaction, given: ProducerIdentity, epoch: int) -> bool:
+    """Whether a client has the identity of its former ``epoch``, which can be ``NO_EPOCH``."""
+    if epoch == NO_EPOCH or given.epoch != epoch:
         return False
-    return expected.producer_id == (txn.producer_id if txn.epoch else txn.previous_id)
+    return given.producer_id == (txn.producer_id if txn.epoch else txn.previous_id)
 
 
 def _is_end_repeated(txn: Transaction, producer: ProducerIdentity) -> bool:
@@ -733,6 +794,8 @@ class TransactionValue(msgspec.Struct, frozen=True, array_like=True):
     number: int
     topics_version: int
     is_bumped: bool
+    reserved: dict[str, list[int]]
+    committed_epoch: int
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -786,9 +849,6 @@ def _head(data: bytes) -> int:
 
 
 def _value_of(txn: Transaction) -> TransactionValue:
-    parts: dict[str, list[int]] = {}
-    for topic_id, partition in sorted(txn.parts):
-        parts.setdefault(topic_id, []).append(partition)
     return TransactionValue(
         version=VERSION,
         producer_id=txn.producer_id,
@@ -798,18 +858,27 @@ def _value_of(txn: Transaction) -> TransactionValue:
         last_epoch=txn.last_epoch,
         timeout_ms=txn.timeout_ms,
         status=STATUSES.index(txn.status),
-        parts=parts,
+        parts=_by_topic(txn.parts),
         started_ms=txn.started_ms,
         updated_ms=txn.updated_ms,
         client_version=txn.version,
         number=txn.number,
         topics_version=txn.topics_version,
         is_bumped=txn.is_bumped,
+        reserved=_by_topic(txn.reserved),
+        committed_epoch=txn.committed_epoch,
     )
 
 
+def _by_topic(parts: Iterable[Part]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(parts):
+        topics.setdefault(topic_id, []).append(partition)
+    return topics
+
+
 def _restored(name: str, value: TransactionValue) -> Transaction:
-    parts = {(topic_id, each) for topic_id, numbers in value.parts.items() for each in numbers}
+    parts = _listed(value.parts)
     return Transaction(
         name,
         value.producer_id,
@@ -826,5 +895,11 @@ def _restored(name: str, value: TransactionValue) -> Transaction:
         number=value.number,
         topics_version=value.topics_version,
         is_bumped=value.is_bumped,
+        reserved=_listed(value.reserved),
+        committed_epoch=value.committed_epoch,
         left=set(parts),
     )
+
+
+def _listed(topics: dict[str, list[int]]) -> set[Part]:
+    return {(topic_id, each) for topic_id, numbers in topics.items() for each in numbers}

@@ -25,6 +25,8 @@ class Marker(NamedTuple):
     a marker of an older coordinator is refused. ``is_bumped``: the transaction ended with a bump of
     the producer's epoch (``transaction.version=2``, KIP-890): ``producer_epoch`` is the bumped one,
     so it must be above that of the transaction's batches. Otherwise it is that of the batches.
+    ``reserves``: it is committed at the coordinator that the partition is in the producer's next
+    transaction, of the bumped epoch.
     """
 
     producer_id: int
@@ -32,3 +34,4 @@ class Marker(NamedTuple):
     is_commit: bool
     coordinator_epoch: LeaderEpoch
     is_bumped: bool
+    reserves: bool = False

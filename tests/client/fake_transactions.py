@@ -143,6 +143,7 @@ class FakeTransactions:
                 is_commit=message.commit,
                 version=BUMPING_VERSION,
                 new_id=next(self.cluster.producer_ids),
+                reserved=[(each.topic, each.partition) for each in message.reserve],
                 now=self._now(),
                 now_ms=START_MS,
             )

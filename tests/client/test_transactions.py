@@ -13,7 +13,7 @@ from raftlog.client.aio.clients import AsyncProducer
 from raftlog.client.base import ClientEnvironment
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.producer import Producer
-from raftlog.client.transactions import AsyncTransaction
+from raftlog.client.transactions import RESERVE_WITHIN_S, RESERVED_S, AsyncTransaction
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -32,6 +32,7 @@ from raftlog.protocol.records import (
     EndTransactionRequest,
     InitTransactionsRequest,
     OffsetFetchRequest,
+    PartitionName,
     ProduceRequest,
 )
 from raftlog.record import parse_header
@@ -87,6 +88,35 @@ async def test_the_records_of_a_block_become_visible_together(fake: FakeCluster)
         assert sorted(known.visible()) == [b"a", b"b", b"c"]
         assert len(fake.asked(EndTransactionRequest)) == 1
         assert {each.transactional_id for each in fake.asked(ProduceRequest)} == {"x"}
+
+
+@runs(run)
+async def test_transactions_in_quick_succession_reserve_the_partitions_of_the_next(
+    fake: FakeCluster,
+) -> None:
+    known = coordinated(fake)
+    async with producer_of(fake) as producer:
+        for value in (b"a", b"b", b"c"):
+            await committed(producer, value)
+        await asyncio.sleep(RESERVE_WITHIN_S + 0.1)
+        await committed(producer, b"d")
+    ends = fake.asked(EndTransactionRequest)
+    part = PartitionName(topic="t", partition=0)
+    assert [each.reserve for each in ends] == [[], [part], [part], []]
+    assert known.visible() == [b"a", b"b", b"c", b"d"]
+
+
+@runs(run)
+async def test_a_reservation_that_was_not_used_soon_is_given_back(fake: FakeCluster) -> None:
+    """Else the coordinator could abort the transaction in which it is used."""
+    known = coordinated(fake)
+    async with producer_of(fake) as producer:
+        await committed(producer, b"a")
+        await committed(producer, b"b")
+        await asyncio.sleep(RESERVED_S + 0.1)
+        await committed(producer, b"c")
+    assert [each.commit for each in fake.asked(EndTransactionRequest)] == [True, True, False, True]
+    assert known.visible() == [b"a", b"b", b"c"]
 
 
 @runs(run)

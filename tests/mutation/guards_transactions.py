@@ -71,6 +71,24 @@ COORDINATING: Final = [
         tests=(f"{_SHARD}::test_a_client_that_went_on_cannot_be_answered_its_epoch_twice",),
     ),
     Guard(
+        name="a commit reserves partitions of its transaction only",
+        why="a producer begins transactions in partitions that were never verified",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.end",
+        change=replace("call intersection", "set(reserved)"),
+        tests=(f"{_SHARD}::test_a_commit_reserves_partitions_of_its_transaction_for_the_next",),
+    ),
+    Guard(
+        name="a commit that has reserved can be repeated",
+        why="a committed transaction is reported as fenced after the time limit of the next one",
+        module="raftlog/transactions/shard.py",
+        function="TransactionShard.end",
+        change=never("if _is_of_client"),
+        tests=(
+            f"{_SHARD}::test_a_commit_that_has_reserved_can_be_repeated_until_the_next_one_is_used",
+        ),
+    ),
+    Guard(
         name="the last epoch is followed by another producer id",
         why="epochs overflow, and nothing fences the producer",
         module="raftlog/transactions/shard.py",
@@ -229,7 +247,7 @@ GUARDS: Final = [
         why="a late batch begins a transaction that no marker ends (KIP-890)",
         module="raftlog/server/partition.py",
         function="Partition.append_marker",
-        change=drop("call _end_verification #2/2"),
+        change=drop("call _on_marker #2/2"),
         tests=(f"{_LEADER}::test_a_marker_refuses_the_batches_that_are_not_verified_yet",),
     ),
     Guard(
@@ -237,8 +255,16 @@ GUARDS: Final = [
         why="a partition has records of a transaction whose coordinator sends it no marker",
         module="raftlog/server/apis/produce.py",
         function="append_in_transaction",
-        change=value("if has_open", "True"),
+        change=value("if _is_verified", "True"),
         tests=(f"{_LEADER}::test_the_first_batch_of_a_transaction_waits_for_its_coordinator",),
+    ),
+    Guard(
+        name="a reservation is of the epoch of its marker",
+        why="a batch of a newer instance begins a transaction that no marker ends",
+        module="raftlog/server/partition.py",
+        function="Partition._on_marker",
+        change=argument("call last_has_ended", "is_reserved", "marker.reserves"),
+        tests=(f"{_LEADER}::test_a_reservation_is_of_one_epoch",),
     ),
     Guard(
         name="readers of committed records end at the last stable offset",

@@ -9,7 +9,7 @@ producer ids end after three epochs, as often as ``Bounds`` says. Every state is
     I2   a leader ends a transaction with the decided result
     I3   a complete transaction is open at no leader
     I4   a leader has an open transaction only if the coordinator has its partition in it, so none
-         hangs
+         hangs; a partition that a commit has reserved is in the next transaction
     I10  after an instance was answered its epoch, nothing of an older one takes effect
 
     python -m tests.transactions.explore [STATES] [VERSION]
@@ -31,6 +31,7 @@ from raftlog.errors import (
 )
 from raftlog.transactions.shard import (
     BUMPING_VERSION,
+    COMPLETION_SECONDS,
     FIRST_VERSION,
     Part,
     ProducerIdentity,
@@ -83,10 +84,14 @@ class Leader(NamedTuple):
     guard: int = 0
     coordinator_epoch: int = 0
     number: int = 0
+    reserved: int = -1  # epoch of the next transaction, which has this partition
 
 
 class World(NamedTuple):
-    """One state. ``value``: the newest record in the log. ``decided``: results by number."""
+    """One state. ``value``: the newest record in the log. ``confirmed``: partitions with a marker,
+    and a completion that is not written: in the coordinator's memory. ``decided``: results by
+    number.
+    """
 
     value: bytes | None = None
     coordinator_epoch: int = 1
@@ -156,9 +161,15 @@ class Explorer:
         shard = self._shard(world)
         ending = shard.ending(NAME)
         if ending is not None:
-            marks = {("mark", part, ending.marker, ending.number) for part in ending.parts}
+            marks = {
+                ("mark", part, ending.marker, ending.number, part in ending.reserved)
+                for part in ending.parts
+            }
             if not marks <= world.messages:
                 yield "send markers", world._replace(messages=world.messages | marks)
+        if world.confirmed and ending is None:
+            step = shard.tick(now=COMPLETION_SECONDS, now_ms=0, expiry_ms=None)
+            yield "write the completion", self._applied(world, shard, step)
 
     def _of_client(self, world: World, index: int, client: Client) -> Iterator[tuple[str, World]]:
         def with_(new: Client, message: Message) -> World:
@@ -199,8 +210,8 @@ class Explorer:
                 leader = _leader(world, part, producer_id)
                 if leader.guard == number:
                     yield self._append(world, part, leader, epoch)
-            case "mark", part, marker, number:
-                yield from self._mark(world, part, marker, number)
+            case "mark", part, marker, number, reserves:
+                yield from self._mark(world, part, marker, number, reserves)
             case "marked", epoch, number, part:
                 if epoch == world.coordinator_epoch:
                     shard = self._shard(world)
@@ -258,6 +269,7 @@ class Explorer:
             is_commit=is_commit,
             version=self.version,
             new_id=_newest_id(world) + 1,
+            reserved=PARTS,
             now=0.0,
             now_ms=0,
         )
@@ -271,6 +283,9 @@ class Explorer:
         if epoch < leader.epoch:
             self.seen.add("batch fenced")
         elif leader.is_open:
+            yield self._append(world, part, leader, epoch)
+        elif epoch == leader.reserved:
+            self.seen.add("batch of a reserved partition")
             yield self._append(world, part, leader, epoch)
         elif world.guards < self.bounds.guards:
             guard = world.guards + 1
@@ -304,7 +319,9 @@ class Explorer:
         new = leader._replace(epoch=epoch, is_open=True, guard=0)
         return _with_leader(world, part, new)
 
-    def _mark(self, world: World, part: Part, marker: Marker, number: int) -> Iterator[World]:
+    def _mark(
+        self, world: World, part: Part, marker: Marker, number: int, reserves: bool
+    ) -> Iterator[World]:
         leader = _leader(world, part[1], marker.producer_id)
         done = ("marked", marker.coordinator_epoch, number, part)
         confirmed = world._replace(messages=world.messages | {done})
@@ -321,6 +338,7 @@ class Explorer:
                 guard=0,
                 coordinator_epoch=marker.coordinator_epoch,
                 number=number,
+                reserved=marker.producer_epoch if reserves else -1,
             )
             yield _with_leader(confirmed, part[1], new)
 
@@ -342,6 +360,8 @@ class Explorer:
         confirmed: frozenset[Part] = frozenset()
         if ending is not None:
             confirmed = frozenset(shard.view(NAME).parts) - ending.parts
+        elif step.ended or world.confirmed:
+            confirmed = frozenset(PARTS)
         if not step.records:
             return world._replace(confirmed=confirmed)
         status = shard.view(NAME).status
@@ -361,12 +381,15 @@ class Explorer:
             return
         shard = self._shard(world)
         view = shard.view(NAME)
+        ending = shard.ending(NAME)
         is_open = view.status in ("ongoing", "prepare_commit", "prepare_abort")
         for part, leaders in zip(PARTS, world.leaders, strict=True):
             for leader in leaders:
                 if leader.is_open:
                     assert is_open, f"I3: {part} is open after the transaction is {view.status}"
-                    assert part in view.parts, f"I4: {part} is open, and not in the transaction"
+                    is_next = ending is not None and leader.epoch == leader.reserved == view.epoch
+                    parts = ending.reserved if ending is not None and is_next else view.parts
+                    assert part in parts, f"I4: {part} is open, and not in the transaction"
                     assert leader.producer_id == view.producer_id, "I4: another producer"
 
 

@@ -75,7 +75,13 @@ class Scene:
         return None
 
     def end(
-        self, who: tuple[int, int], *, commit: bool = True, name: str = "x", version: int = 0
+        self,
+        who: tuple[int, int],
+        *,
+        commit: bool = True,
+        name: str = "x",
+        version: int = 0,
+        reserved: tuple[Part, ...] = (),
     ) -> Any:
         return self.call(
             self.shard.end,
@@ -84,6 +90,7 @@ class Scene:
             is_commit=commit,
             version=version or self.version,
             new_id=next(self.ids),
+            reserved=reserved,
         )
 
     def mark(self, *parts: Part, name: str = "x") -> None:

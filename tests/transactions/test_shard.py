@@ -8,6 +8,7 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.transactions.shard import (
     BUMPING_VERSION,
+    COMPLETION_SECONDS,
     EPOCH_MAX,
     FIRST_VERSION,
     TransactionSettings,
@@ -17,6 +18,7 @@ from raftlog.transactions.shard import (
     encode_key,
     partition_of_id,
 )
+from raftlog.transactions.values import Marker
 from tests.transactions.scene import NOW_MS, A, B, Scene
 
 FENCED = "ProducerFencedError"
@@ -115,6 +117,7 @@ def test_an_epoch_over_the_last_one_in_the_log_is_no_obstacle() -> None:
     s.shard._transactions["x"].epoch = 32_767
     assert s.init() is None
     s.mark()
+    s.tick(COMPLETION_SECONDS)
     s.fail_over()
     assert s.init()[1] == 0
 
@@ -138,7 +141,7 @@ def test_a_transaction_ends_when_all_its_partitions_have_its_marker(
     ending = s.shard.ending("x")
     assert ending is not None
     assert ending.parts == {A, B}
-    assert ending.marker == (*expected, commit, s.epoch, version == BUMPING_VERSION)
+    assert ending.marker == Marker(*expected, commit, s.epoch, version == BUMPING_VERSION)
     s.mark(A)
     assert s.shard.ending("x") is not None
     s.mark(B)
@@ -377,9 +380,99 @@ def test_another_coordinator_carries_out_what_was_decided() -> None:
     ending = s.shard.ending("x")
     assert ending is not None
     assert ending.parts == {A, B}, "confirmations are not stored: it sends all of them again"
-    assert ending.marker == (*following, True, s.epoch, True), "with the epoch of the coordinator"
+    assert ending.marker == Marker(*following, True, s.epoch, True), (
+        "with the epoch of the coordinator"
+    )
     s.mark()
     assert s.transaction(following) == (1000, 2)
+
+
+def test_a_completion_is_written_later_or_with_the_next_change() -> None:
+    s = Scene()
+    following = s.end(_begun(s))
+    s.mark()
+    assert (s.view().status, s.last.records) == ("complete_commit", ())
+    s.add(following)
+    assert len(s.last.records) == 1
+    s.end(following)
+    s.mark()
+    s.tick(COMPLETION_SECONDS)
+    assert s.fail_over().ending == ()
+    assert s.view().status == "complete_commit"
+
+
+# -- reserved partitions ---------------------------------------------------------------------------
+
+
+def _begun(s: Scene, *parts: tuple[str, int]) -> tuple[int, int]:
+    who: tuple[int, int] = s.init()
+    s.add(who, *(parts or (A,)))
+    return who
+
+
+def test_a_commit_reserves_partitions_of_its_transaction_for_the_next() -> None:
+    s = Scene()
+    following = s.end(_begun(s, A), reserved=(A, B))
+    ending = s.shard.ending("x")
+    assert ending is not None
+    assert ending.reserved == {A}, "the others were never verified"
+    wanted = frozenset({(1000, A), (1000, B)})
+    assert s.shard.opened(wanted=wanted) == {(1000, A)}
+    s.mark()
+    assert (s.view().status, s.view().parts) == ("ongoing", (A,))
+    assert s.add(following, A) is None
+    assert not s.last.records
+    s.add(following, B)
+    s.end(following, reserved=(B,))
+    s.mark()
+    assert s.view().parts == (B,)
+
+
+@pytest.mark.parametrize(("commit", "version"), [(False, BUMPING_VERSION), (True, FIRST_VERSION)])
+def test_only_a_commit_of_version_2_reserves(commit: bool, version: int) -> None:
+    s = Scene(version=version)
+    s.end(_begun(s), commit=commit, reserved=(A,))
+    s.mark()
+    assert s.view().parts == ()
+
+
+def test_a_commit_that_has_reserved_can_be_repeated_until_the_next_one_is_used() -> None:
+    s = Scene()
+    who = _begun(s)
+    following = s.end(who, reserved=(A,))
+    s.mark()
+    assert s.end(who) == following
+    s.tick(60)
+    assert s.view().status == "ongoing", "its client has the full time limit from its begin on"
+    s.tick(6)
+    assert s.view().status == "prepare_abort"
+    assert s.end(who) == (1000, 2), "it was committed, and the next one was aborted"
+    s.fail_over()
+    s.mark()
+    assert s.end(who) == (1000, 2)
+    assert s.end(following) == "TransactionAbortedError"
+    assert s.end(following, commit=False) == (1000, 2)
+    s.add((1000, 2))
+    assert s.end(who) == FENCED
+
+
+def test_a_reserved_transaction_ends_at_another_coordinator() -> None:
+    s = Scene()
+    following = s.end(_begun(s), reserved=(A,))
+    s.mark()
+    s.fail_over()
+    s.mark()
+    assert s.view().status == "ongoing"
+    assert s.end(following) == (1000, 2)
+    s.mark()
+    assert s.view().status == "complete_commit"
+
+
+def test_the_first_epoch_of_a_producer_id_is_not_reserved() -> None:
+    s = Scene(epoch_max=1)
+    s.end(_begun(s), reserved=(A,))
+    s.mark()
+    assert s.view().status == "complete_commit"
 
 
 def test_all_of_a_state_is_in_its_last_record() -> None:

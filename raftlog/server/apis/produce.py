@@ -7,13 +7,13 @@ batches are validated in a thread while the connection's later requests wait.
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from raftlog import limits
 from raftlog.errors import (
-    ConcurrentTransactionsError,
     CorruptBatchError,
     InvalidRequestError,
     InvalidTransactionStateError,
@@ -320,8 +320,9 @@ def _check_producible(header: BatchHeader, at_offset: Offset) -> None:
 # transaction has records, and no late batch begins a transaction that no marker ends.
 
 
-VERIFY_PAUSE_SECONDS: Final = 0.01  # before another try while the last transaction is completed
-VERIFY_TRIES_MAX: Final = 10  # each waits for the coordinator's ``BUSY_SECONDS``
+# Seconds to wait for the marker of the producer's last transaction, and then for its completion.
+MARKER_SECONDS: Final = 0.1
+COMPLETION_SECONDS: Final = 5.0
 
 
 class Verification:
@@ -330,14 +331,53 @@ class Verification:
     later has no effect.
     """
 
-    __slots__ = ("_host", "_waiting", "is_over", "producer_epoch", "producer_id")
+    __slots__ = (
+        "_ask",
+        "_host",
+        "_timer",
+        "_waiting",
+        "is_over",
+        "producer_epoch",
+        "producer_id",
+    )
 
-    def __init__(self, host: Partition, header: BatchHeader) -> None:
+    def __init__(
+        self,
+        host: Partition,
+        header: BatchHeader,
+        ask: Callable[[Verification], None],
+        loop: AbstractEventLoop,
+    ) -> None:
+        """``ask``: requests the confirmation. If the last transaction of the producer is open here,
+        its marker is waited for: this partition may be reserved for the next one.
+        """
         self.producer_id, self.producer_epoch = header.producer_id, header.producer_epoch
         self.is_over = False
+        self._ask = ask
         self._host = host
         self._waiting: list[Acknowledge] = []
+        self._timer: TimerHandle | None = None
         host.verifications[header.producer_id] = self
+        if header.producer_id in host.log.producers.transactions:
+            self._timer = loop.call_later(MARKER_SECONDS, self._request)
+
+    def last_has_ended(self, *, is_reserved: bool) -> None:
+        """Note that the marker of the producer's last transaction is in the log."""
+        if is_reserved:
+            self.end(None)
+        elif self._timer is not None:
+            self._request()
+
+    def begin(self) -> None:
+        """Request the confirmation, unless it waits for a marker."""
+        if self._timer is None:
+            self._ask(self)
+
+    def _request(self) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
+        self._ask(self)
 
     def add(self, go_on: Acknowledge) -> None:
         """Call ``go_on`` at the end, in the order of the calls. Raises ``ThrottledError``."""
@@ -353,6 +393,8 @@ class Verification:
         if self.is_over:
             return
         self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
         del self._host.verifications[self.producer_id]
         for go_on in self._waiting:
             go_on(error)
@@ -379,7 +421,9 @@ def append_in_transaction(
             "a transactional batch without a transactional id, or without a producer id"
         )
     host.check_leading()
-    producers = host.log.producers
+    release_marker = host.held_markers.get(header.producer_id)
+    if release_marker is not None:
+        release_marker()
     verification = host.verifications.get(header.producer_id)
     if verification is not None and verification.producer_epoch != header.producer_epoch:
         error = ProducerFencedError(
@@ -390,11 +434,9 @@ def append_in_transaction(
             raise error
         verification.end(error)
         verification = None
-    if verification is None:
-        is_known = producers.check(header) is not None  # a retry, of a transaction that may be over
-        if is_known or producers.has_open(header.producer_id, header.producer_epoch):
-            append(host, batch, header, acks, done)
-            return
+    if verification is None and _is_verified(host, header):
+        append(host, batch, header, acks, done)
+        return
 
     def go_on(error: RaftlogError | None) -> None:
         if error is None:
@@ -405,52 +447,34 @@ def append_in_transaction(
         if error is not None:
             done(error)
 
+    def ask(verification: Verification) -> None:
+        at = host.topic_partition
+        context.transactions.verify(
+            transactional_id,
+            verification.producer_id,
+            verification.producer_epoch,
+            [TransactionPart(at.topic, host.topic_id, at.partition)],
+            add=adds,
+            done=verification.end,
+            patience_s=COMPLETION_SECONDS,
+        )
+
     if verification is not None:
         verification.add(go_on)
         return
-    # The last transaction of the producer may be open here: its marker can still be on its way. The
-    # coordinator then says that it is being completed.
-    verification = Verification(host, header)
+    verification = Verification(host, header, ask, context.loop)
     verification.add(go_on)
-    _verify(context, host, verification, transactional_id, adds=adds, tries_left=VERIFY_TRIES_MAX)
+    verification.begin()
 
 
-def _verify(
-    context: BrokerContext,
-    host: Partition,
-    verification: Verification,
-    transactional_id: str,
-    *,
-    adds: bool,
-    tries_left: int,
-) -> None:
-    def verified(error: RaftlogError | None) -> None:
-        if verification.is_over:
-            return
-        if isinstance(error, ConcurrentTransactionsError) and tries_left:
-            again = partial(
-                _verify,
-                context,
-                host,
-                verification,
-                transactional_id,
-                adds=adds,
-                tries_left=tries_left - 1,
-            )
-            context.loop.call_later(VERIFY_PAUSE_SECONDS, again)
-        else:
-            verification.end(error)
-
-    if verification.is_over:
-        return
-    at = host.topic_partition
-    context.transactions.verify(
-        transactional_id,
-        verification.producer_id,
-        verification.producer_epoch,
-        [TransactionPart(at.topic, host.topic_id, at.partition)],
-        add=adds,
-        done=verified,
+def _is_verified(host: Partition, header: BatchHeader) -> bool:
+    """Whether the coordinator need not be asked. Raises the errors of ``ProducerTable.check``."""
+    producers = host.log.producers
+    is_known = producers.check(header) is not None  # a retry, of a transaction that may be over
+    return (
+        is_known
+        or producers.has_open(header.producer_id, header.producer_epoch)
+        or host.reserved.get(header.producer_id) == header.producer_epoch
     )
 
 

@@ -112,7 +112,18 @@ def handle_end(context: BrokerContext, request: Request, reply: Reply) -> None:
         is_commit=message.commit,
         version=BUMPING_VERSION,
         new_id=draw(context.entropy, context.owner(reply.connection)),
+        reserved=_ids_of(context, message.reserve),
     )
+
+
+def _ids_of(context: BrokerContext, names: Iterable[records.PartitionName]) -> list[Part]:
+    """Return the partitions by the ids of their topics, without unknown ones."""
+    parts: list[Part] = []
+    for each in names:
+        topic = context.topics.get(each.topic)
+        if topic is not None:
+            parts.append((topic.id, each.partition))
+    return parts
 
 
 def handle_offset_commit(context: BrokerContext, request: Request, reply: Reply) -> Steps:

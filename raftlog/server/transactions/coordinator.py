@@ -70,6 +70,7 @@ VERIFY_SECONDS: Final = 5.0  # for the answer of a coordinator on another broker
 MARKERS_SECONDS: Final = 5.0  # for the answer of a leader on another broker
 # Seconds in which a leader answers, so that one partition that cannot commit holds up no others.
 COMMIT_SECONDS: Final = 1.0
+MARKER_HOLD_SECONDS: Final = 0.002  # for the next batch of the producer
 REQUESTS_UNDER_WAY: Final = 4  # to one broker
 
 
@@ -180,13 +181,14 @@ class TransactionCoordinator:
         *,
         add: bool,
         done: Acknowledge,
+        patience_s: float = BUSY_SECONDS,
     ) -> None:
         """Call ``done`` once it is durable that the partitions are in the open transaction of the
         producer, or with the reason why they are not.
 
-        ``add``: adds those that are missing; waits for the end of the last transaction, for
-        ``BUSY_SECONDS`` at most. The reasons are those of ``TransactionShard.check`` and ``add``,
-        and retriable ones if the coordinator cannot be asked.
+        ``add``: adds those that are missing. ``patience_s``: seconds to wait for the end of the
+        last transaction. The reasons are those of ``TransactionShard.check`` and ``add``, and
+        retriable ones if the coordinator cannot be asked.
         """
         query = TransactionQuery(
             transactional_id=transactional_id,
@@ -199,7 +201,7 @@ class TransactionCoordinator:
             topics_version=self.topics_version,
         )
         loop = self._context.loop
-        until = loop.time() + BUSY_SECONDS
+        until = loop.time() + patience_s
 
         def attempt() -> None:
             try:
@@ -299,6 +301,7 @@ class TransactionCoordinator:
             coordinator_epoch=marker.coordinator_epoch,
             is_bumped=marker.is_bumped,
             number=marked.number,
+            reserves=marker.reserves,
         )
         if leader == self._context.broker_id:
             self.take_marker(item, done)
@@ -343,11 +346,41 @@ class TransactionCoordinator:
             item.is_commit,
             item.coordinator_epoch,
             item.is_bumped,
+            item.reserves,
         )
+
+        def apply() -> None:
+            try:
+                self._apply(part, marker, item.number, once)
+            except RaftlogError as error:
+                once(error)
+
         try:
-            self._apply(part, marker, item.number, once)
+            host = self._context.topics.host(part.topic, part.partition)
         except RaftlogError as error:
             once(error)
+            return
+        is_early = marker.reserves and marker.producer_id not in host.verifications
+        if is_early and part.topic != OFFSETS_TOPIC:
+            self._hold(host.held_markers, marker.producer_id, apply)
+        else:
+            apply()
+
+    def _hold(
+        self, held: dict[int, Callable[[], None]], producer_id: int, apply: Callable[[], None]
+    ) -> None:
+        """Apply a marker with the first batch of the next transaction, which is about to come: they
+        are then synced and replicated together.
+        """
+
+        def release() -> None:
+            timer.cancel()
+            if held.get(producer_id) is release:
+                del held[producer_id]
+            apply()
+
+        timer = self._context.loop.call_later(MARKER_HOLD_SECONDS, release)
+        held[producer_id] = release
 
     def _apply(self, part: TransactionPart, marker: Marker, number: int, done: Acknowledge) -> None:
         context = self._context

@@ -192,6 +192,7 @@ class ActiveTransactions(LogShard[TransactionShard]):
         is_commit: bool,
         version: int,
         new_id: int,
+        reserved: Sequence[Part] = (),
     ) -> None:
         """Call ``done`` once the decision is committed: it will be carried out. See
         ``TransactionShard.end``.
@@ -205,6 +206,7 @@ class ActiveTransactions(LogShard[TransactionShard]):
                 is_commit=is_commit,
                 version=version,
                 new_id=new_id,
+                reserved=reserved,
                 now=now,
                 now_ms=now_ms,
             ),
@@ -367,8 +369,9 @@ class ActiveTransactions(LogShard[TransactionShard]):
             else:
                 marking.under_way.add(part)
                 marked = partial(self._marked, state, ending, part)
+                marker = ending.marker._replace(reserves=part in ending.reserved)
                 self._services.mark(
-                    place.leader, MarkedPart(place.part, ending.marker, ending.number), marked
+                    place.leader, MarkedPart(place.part, marker, ending.number), marked
                 )
         if gone:
             self._confirm(ending, gone)

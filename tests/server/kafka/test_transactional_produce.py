@@ -18,6 +18,8 @@ from raftlog.errors import (
 )
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
+from raftlog.server.apis import produce
+from raftlog.server.apis.produce import COMPLETION_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.transactions.values import Marker, TransactionPart
@@ -46,7 +48,9 @@ class FakeCoordinator:
         *,
         add: bool,
         done: Acknowledge,
+        patience_s: float,
     ) -> None:
+        assert patience_s == COMPLETION_SECONDS, "it asks again until the last one is complete"
         self.asked.append((transactional_id, producer_id, producer_epoch, parts, add))
         self.waiting.append(done)
 
@@ -87,8 +91,10 @@ class Leader:
             self.answer()
         assert self.outcome().error_code == 0
 
-    def end(self, *, commit: bool, epoch: int = 0, is_bumped: bool = False) -> None:
-        marker = Marker(9, epoch, commit, 0, is_bumped)
+    def end(
+        self, *, commit: bool, epoch: int = 0, is_bumped: bool = False, reserves: bool = False
+    ) -> None:
+        marker = Marker(9, epoch, commit, 0, is_bumped, reserves)
         self.broker.call(lambda: self.host.append_marker(marker, lambda _error: None))
         host = self.host
         self.broker.wait_until(lambda: host.high_watermark == host.log.log_end_offset)
@@ -152,13 +158,6 @@ def test_a_refused_transaction_stores_nothing(leader: Leader) -> None:
     assert leader.host.log.log_end_offset == 0
 
 
-def test_the_leader_asks_again_while_the_last_transaction_is_completed(leader: Leader) -> None:
-    leader.send(b"a")
-    leader.answer(ConcurrentTransactionsError("busy"))
-    leader.answer()
-    assert leader.outcome().base_offset == 0
-
-
 def test_a_marker_refuses_the_batches_that_are_not_verified_yet(leader: Leader) -> None:
     """KIP-890: else a late batch begins a transaction that hangs."""
     leader.send(b"late")
@@ -172,11 +171,60 @@ def test_a_marker_refuses_the_batches_that_are_not_verified_yet(leader: Leader) 
 def test_the_next_transaction_waits_for_the_marker_of_the_last(leader: Leader) -> None:
     """Its client sends as soon as the decision is written, with the epoch of the marker."""
     leader.write(b"a")
+    asked = len(leader.coordinator.asked)
     leader.send(b"b", epoch=1, version=12)
-    leader.answer(ConcurrentTransactionsError("being completed"))
+    leader.broker.wait_until(lambda: bool(leader.host.verifications))
+    assert len(leader.coordinator.asked) == asked, "which is still completing the last one"
     leader.end(commit=True, epoch=1, is_bumped=True)
     leader.answer()
     assert leader.outcome(12).base_offset == 2
+
+
+def test_the_leader_asks_if_no_marker_comes(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "MARKER_SECONDS", 0.0)
+    leader.write(b"a")
+    leader.send(b"b", epoch=1, version=12)
+    leader.answer(ConcurrentTransactionsError("being completed"))
+    assert leader.outcome(12).error_code == errors.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_reserved_partition_needs_no_question(leader: Leader, is_early: bool) -> None:
+    """Its membership was committed with the end of the last transaction."""
+    leader.write(b"a")
+    asked = len(leader.coordinator.asked)
+    if is_early:
+        leader.send(b"b", epoch=1, version=12)
+        leader.broker.wait_until(lambda: bool(leader.host.verifications))
+    leader.end(commit=True, epoch=1, is_bumped=True, reserves=True)
+    if not is_early:
+        leader.send(b"b", epoch=1, version=12)
+    assert leader.outcome(12).base_offset == 2
+    assert len(leader.coordinator.asked) == asked
+
+
+def test_a_reservation_is_of_one_epoch(leader: Leader) -> None:
+    """Else a batch of a newer instance begins a transaction that no marker ends."""
+    leader.write(b"a")
+    leader.send(b"b", epoch=2, version=12)
+    leader.broker.wait_until(lambda: bool(leader.host.verifications))
+    leader.end(commit=True, epoch=1, is_bumped=True, reserves=True)
+    leader.answer(ProducerFencedError("refused"))
+    assert leader.outcome(12).error_code == errors.INVALID_PRODUCER_EPOCH
+    assert leader.host.log.log_end_offset == 2
+
+
+def test_a_reservation_ends_with_its_transaction(leader: Leader) -> None:
+    leader.write(b"a")
+    leader.end(commit=True, epoch=1, is_bumped=True, reserves=True)
+    leader.end(commit=False, epoch=2, is_bumped=True)
+    leader.send(b"b", epoch=1, version=12)
+    assert leader.outcome(12).error_code == errors.INVALID_PRODUCER_EPOCH
+    leader.send(b"c", epoch=2, version=12)
+    leader.answer()
+    assert leader.outcome(12).base_offset == 3
 
 
 def test_a_new_epoch_refuses_the_batches_of_the_old_one_that_wait(leader: Leader) -> None:

@@ -9,21 +9,28 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
+    NotLeaderError,
     RaftlogError,
     ThrottledError,
+    UnknownPartitionError,
 )
-from raftlog.protocol.peer import TransactionOwnersResponse
+from raftlog.protocol.peer import MarkerPart, TransactionOwnersResponse
 from raftlog.record import Codec, encode, parse_header, seal
 from raftlog.server.broker import Broker
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
-from raftlog.server.transactions.coordinator import MarkedTransactions, ToBrokers
+from raftlog.server.transactions.coordinator import (
+    COMMIT_SECONDS,
+    MarkedTransactions,
+    ToBrokers,
+)
 from raftlog.server.transactions.hanging import CHECK_SECONDS
 from raftlog.testing.simulator.world import World
 from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
@@ -300,6 +307,50 @@ def test_a_marker_that_arrives_again_ends_no_later_transaction_of_its_epoch(
     for producer_id in (78, 79):
         marked.note(host, marker._replace(producer_id=producer_id), 1)  # type: ignore[arg-type]
     assert len(marked._numbers) == 2
+
+
+def _marker(cluster: Transactions, who: ProducerIdentity, partition: int) -> MarkerPart:
+    """That of a commit, which reserves the partition for the next transaction."""
+    part = cluster.parts()[partition]
+    return MarkerPart(
+        topic=part.topic,
+        topic_id=part.topic_id,
+        partition=part.partition,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch + 1,
+        is_commit=True,
+        coordinator_epoch=1,
+        is_bumped=True,
+        number=1,
+        reserves=True,
+    )
+
+
+def test_a_marker_of_a_reserved_partition_waits_shortly_for_the_next_batch(
+    cluster: Transactions,
+) -> None:
+    host = write(cluster, 0, 77)
+    told: list[RaftlogError | None] = []
+    item = _marker(cluster, ProducerIdentity(77, 0), 0)
+    for _ in range(2):  # it may arrive again
+        cluster.context(cluster.leader(1, 0)).transactions.take_marker(item, told.append)
+    assert host.log.log_end_offset == 1
+    cluster.until(lambda: len(told) == 2)
+    assert (told, host.log.log_end_offset) == ([None, None], 2)
+    assert host.reserved == {77: 1}
+    assert not host.held_markers
+
+
+def test_who_does_not_lead_refuses_a_marker_once(cluster: Transactions) -> None:
+    other = next(n for n in (1, 2, 3) if n != cluster.leader(1, 0))
+    told: list[RaftlogError | None] = []
+    context = cluster.context(other)
+    item = _marker(cluster, ProducerIdentity(77, 0), 0)
+    context.transactions.take_marker(item, told.append)
+    context.transactions.take_marker(msgspec.structs.replace(item, partition=9), told.append)
+    cluster.world.run_for(2 * COMMIT_SECONDS)
+    assert {type(error) for error in told} == {NotLeaderError, UnknownPartitionError}
+    assert len(told) == 2
 
 
 # -- to brokers ------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from raftlog.transactions.shard import (
     ProducerIdentity,
     TransactionSettings,
 )
-from raftlog.transactions.values import TransactionPart
+from raftlog.transactions.values import Marker, TransactionPart
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play, state_of
 
@@ -137,7 +137,7 @@ class Shown:
             "x", ProducerIdentity(77, epoch), parts, done, adds=adds, topics_version=0
         )
 
-    def end(self, *, commit: bool = True) -> None:
+    def end(self, *, commit: bool = True, reserved: tuple[Part, ...] = ()) -> None:
         self.shard.end(
             "x",
             ProducerIdentity(77, 0),
@@ -146,6 +146,7 @@ class Shown:
             is_commit=commit,
             version=BUMPING_VERSION,
             new_id=78,
+            reserved=reserved,
         )
 
     def answer(self, error: RaftlogError | None = None) -> None:
@@ -168,7 +169,15 @@ async def test_a_decision_is_told_and_carried_out_once_it_is_committed(s: Scene)
     assert shown.told == [(77, 1)]
     sent = [(leader, marked.part, marked.number) for leader, marked, _ in shown.sent]
     assert sent == [(2, TransactionPart("t", *part), 1) for part in (A, B)]
-    assert shown.sent[0][1].marker == (77, 1, True, 5, True)
+    assert shown.sent[0][1].marker == Marker(77, 1, True, 5, True)
+
+
+@runs(play)
+async def test_leaders_are_told_which_partitions_are_reserved(s: Scene) -> None:
+    shown = await Shown(s).ready()
+    shown.end(reserved=(B,))
+    await shown.rest()
+    assert [marked.marker.reserves for _, marked, _ in shown.sent] == [False, True]
 
 
 @runs(play)
