@@ -235,7 +235,8 @@ class ProducerThread(ThreadedClient):
         """Flush for up to ``timeout`` seconds (default: as ``flush``), then stop. Idempotent.
 
         Records that are not acknowledged by then fail: with ``ClosedError`` if they were not sent,
-        and with ``ConnectionLostError`` if they may or may not be stored.
+        and with ``ConnectionLostError`` if they may or may not be stored. An open transaction is
+        aborted.
         """
         if self._closed:
             return

@@ -77,6 +77,7 @@ _OF_MEMBERS: Final = (
 )
 _WAITS: Final = "the consumer joins its group again"
 RESERVE_WITHIN_S: Final = 1.0  # between two transactions of a producer that reserves partitions
+CLOSE_ABORT_S: Final = 5.0  # that closing a producer waits for the abort of its transaction
 RESERVED_S: Final = limits.TRANSACTION_RESERVED_MS / 1_000
 
 
@@ -125,10 +126,18 @@ class Transactions:
             self._starting.add_done_callback(_look_at)
 
     async def close(self) -> None:
-        """Stop. An open transaction ends by its time limit, or with the next producer."""
+        """Stop. Abort an open transaction, and give back a reserved one. Without a response within
+        ``CLOSE_ABORT_S``, it ends by its time limit, or with the next producer.
+        """
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
+        is_used = self.is_open and self._is_used
+        self.is_open = False
+        if is_used or (self._has_reserved and self._unknown is None):
+            with suppress(RaftlogError, TimeoutError):
+                async with asyncio.timeout(CLOSE_ABORT_S):
+                    await self._end(commit=False)
 
     async def begin(self) -> None:
         """Begin a transaction. Only the first one asks the coordinator.
@@ -267,8 +276,12 @@ class Transactions:
 
     async def _end_open(self, *, commit: bool) -> None:
         self.is_open = False
-        if self.sender.has_sent or self._has_offsets:
+        if self._is_used:
             await self._end(commit=commit)
+
+    @property
+    def _is_used(self) -> bool:
+        return self.sender.has_sent or self._has_offsets
 
     async def _end(self, *, commit: bool) -> None:
         assert self._identity is not None, "a transaction was begun"
@@ -276,7 +289,7 @@ class Transactions:
         reserved: list[TopicPartition] = []
         if commit and self._reserves:
             reserved = self.sender.partitions[: limits.TRANSACTION_RESERVED_MAX]
-        self._ended_at = asyncio.get_running_loop().time()
+        self._ended_at = asyncio.get_running_loop().time() if commit else -math.inf
         request = EndTransactionRequest(
             transactional_id=self._id,
             producer_id=self._identity.producer_id,

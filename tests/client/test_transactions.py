@@ -13,7 +13,12 @@ from raftlog.client.aio.clients import AsyncProducer
 from raftlog.client.base import ClientEnvironment
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.client.producer import Producer
-from raftlog.client.transactions import RESERVE_WITHIN_S, RESERVED_S, AsyncTransaction
+from raftlog.client.transactions import (
+    CLOSE_ABORT_S,
+    RESERVE_WITHIN_S,
+    RESERVED_S,
+    AsyncTransaction,
+)
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -508,6 +513,47 @@ async def test_records_belong_to_the_open_transaction(fake: FakeCluster) -> None
 def test_arguments(settings: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         Producer(**settings)
+
+
+# -- close -----------------------------------------------------------------------------------------
+
+
+@runs(run)
+async def test_close_aborts_the_open_transaction(fake: FakeCluster) -> None:
+    """Readers of committed records would wait for its time limit."""
+    known = coordinated(fake)
+    producer = producer_of(fake)
+
+    async def work(txn: AsyncTransaction) -> None:
+        await (await txn.send("t", b"a", partition=0))
+        await producer.close()
+
+    with pytest.raises(ClosedError):
+        await in_transaction(producer, work)
+    assert [end.is_commit for end in known.ends] == [False]
+    assert known.visible() == []
+
+
+@runs(run)
+async def test_close_gives_back_a_reservation(fake: FakeCluster) -> None:
+    known = coordinated(fake)
+    async with producer_of(fake) as producer:
+        await committed(producer, b"a")
+        await committed(producer, b"b")
+        assert known.shard.view("x").status == "ongoing"
+    assert known.shard.view("x").status == "complete_abort"
+    assert known.visible() == [b"a", b"b"]
+
+
+@runs(run)
+async def test_close_does_not_wait_long_for_the_coordinator(fake: FakeCluster) -> None:
+    coordinated(fake)
+    producer = producer_of(fake)
+    await producer.transaction().__aenter__()
+    await (await producer.send("t", b"a", partition=0))
+    fake.always[apis.END_TRANSACTION] = ignore
+    async with asyncio.timeout(CLOSE_ABORT_S + 1):
+        await producer.close()
 
 
 # -- the synchronous producer ------------------------------------------------------------------
