@@ -75,7 +75,6 @@ _OF_MEMBERS: Final = (
     InstanceFencedError,
     PartitionNotOwnedError,
 )
-_WAITS: Final = "the consumer joins its group again"
 RESERVE_WITHIN_S: Final = 1.0  # between two transactions of a producer that reserves partitions
 CLOSE_ABORT_S: Final = 5.0  # that closing a producer waits for the abort of its transaction
 RESERVED_S: Final = limits.TRANSACTION_RESERVED_MS / 1_000
@@ -216,14 +215,21 @@ class Transactions:
                 if part.failure is not None:
                     raise part.failure.to_error()
         except _OF_MEMBERS as error:
-            self.note_failure(error)
-            raise TransactionAbortedError(
-                f"the offsets cannot be committed: {error}. Poll again, so that {_WAITS}, and run "
-                "the block with the records that it returns"
-            ) from error
+            raise self.offsets_refused(error) from error
         except RaftlogError as error:
             self.note_failure(error)
             raise
+
+    def offsets_refused(self, error: RaftlogError) -> TransactionAbortedError:
+        """Return the error of offsets that the group does not accept from its member. The
+        transaction can only be aborted, also if the application ignores this error.
+        """
+        self.note_failure(error)
+        return TransactionAbortedError(
+            f"the offsets cannot be committed, and the transaction is aborted: {error}. Poll "
+            "again, so that the consumer joins its group again, and run the block with the records "
+            "that it returns"
+        )
 
     async def commit(self) -> None:
         """Commit. All batches must have an outcome. If a record is missing, abort instead.
@@ -364,7 +370,8 @@ class _Consumed:
 class _TransactionBase:
     """What both kinds of transactions check."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
         self._is_active = False
         self._committed: list[tuple[Member, Reading]] = []
 
@@ -393,11 +400,13 @@ class _TransactionBase:
             )
         if not reading.offsets:
             return None
-        credentials = member.membership.credentials(reading.incarnation)
+        try:
+            credentials = member.membership.credentials(reading.incarnation)
+        except _OF_MEMBERS as error:
+            raise self._transactions.offsets_refused(error) from error
         if credentials is None:
-            raise TransactionAbortedError(
-                f"the offsets cannot be committed: {_WAITS}. Poll again, and run the block with "
-                "the records that it returns"
+            raise self._transactions.offsets_refused(
+                StaleMemberEpochError("the group is assigning its partitions")
             )
         self._committed.append((member, reading))
         return _Consumed(consumer, reading, credentials)
@@ -419,9 +428,8 @@ class Transaction(_TransactionBase):
     """A transaction of a ``Producer``: a context manager, see ``Producer.transaction``."""
 
     def __init__(self, producer: Producer, transactions: Transactions) -> None:
-        super().__init__()
+        super().__init__(transactions)
         self._producer = producer
-        self._transactions = transactions
 
     def __enter__(self) -> Transaction:
         self._producer._run_in_thread(self._transactions.begin)
@@ -475,8 +483,9 @@ class Transaction(_TransactionBase):
         ``consumer``: with a group and ``auto_commit=False``. ``offsets``: as in
         ``Consumer.commit``. Default: after the last record that was returned to the application.
 
-        Raises ``TransactionAbortedError`` if the group has given the partitions to other members:
-        they process the records. Let it leave the block, which aborts.
+        Raises ``TransactionAbortedError`` if the group does not accept them, as it has given the
+        partitions to other members, which process the records, or assigns them just now. Let it
+        leave the block, which aborts. If it is ignored, the end of the block aborts and raises it.
         """
         consumed = self._consumed(consumer, offsets)
         if consumed is not None:
@@ -514,9 +523,8 @@ class AsyncTransaction(_TransactionBase):
     """``Transaction`` of an ``AsyncProducer``: an asynchronous context manager."""
 
     def __init__(self, producer: AsyncProducer, transactions: Transactions) -> None:
-        super().__init__()
+        super().__init__(transactions)
         self._producer = producer
-        self._transactions = transactions
 
     async def __aenter__(self) -> AsyncTransaction:
         await self._producer._run_on_loop(self._transactions.begin)

@@ -470,6 +470,36 @@ async def test_a_member_that_lost_its_partitions_does_not_commit(fake: FakeClust
 
 
 @runs(run)
+async def test_a_consumer_that_lost_its_membership_aborts_even_if_the_error_is_ignored(
+    fake: FakeCluster,
+) -> None:
+    """Kafka's CommitFailedException, which is abortable. Else the output would be committed
+    without its offsets, and written again.
+    """
+    groups = filled(fake)
+    fake.create("out", 1)
+    known = FakeTransactions(fake, groups)
+    async with consumer_of(fake, auto_commit=False) as consumer, producer_of(fake) as producer:
+        await consumer.subscribe(["t"])
+        await some(consumer, 3)
+        member = consumer._member
+        assert member is not None
+        member.membership.fenced(
+            FencedMemberError("too slow"), incarnation=member.membership.incarnation
+        )
+
+        async def work(txn: AsyncTransaction) -> None:
+            await txn.send("out", b"a")
+            with pytest.raises(TransactionAbortedError, match=r"lost its membership.*Poll again"):
+                await txn.commit_offsets(consumer)
+
+        with pytest.raises(TransactionAbortedError, match="lost its membership"):
+            await in_transaction(producer, work)
+    assert known.visible("out") == []
+    assert groups.committed() == {}
+
+
+@runs(run)
 async def test_consumers_that_commit_automatically_are_refused(fake: FakeCluster) -> None:
     FakeTransactions(fake, filled(fake))
     async with consumer_of(fake) as consumer, producer_of(fake) as producer:
