@@ -784,9 +784,16 @@ class Partition:
         """Return the aborted transactions of a range below the last stable offset."""
         return self.log.producers.transactions.aborted(start_offset, end_offset)
 
-    def read(self, *, start_offset: Offset, bytes_max: int, to_stable: bool = False) -> list[bytes]:
-        """Return committed batches from ``start_offset`` on; ``to_stable``: below the last stable
-        offset. No other method reads a log for clients.
+    @property
+    def last_aborted(self) -> Offset:
+        """The offset of the newest abort marker; -1 if no aborted transaction is stored."""
+        return self.log.producers.transactions.last_aborted
+
+    def read(
+        self, *, start_offset: Offset, bytes_max: int, end_offset: Offset | None = None
+    ) -> list[bytes]:
+        """Return committed batches from ``start_offset`` on, below ``end_offset``, which is not
+        above the high watermark, the default. No other method reads a log for clients.
 
         It is a pread from the page cache, on the loop. If cold reads must leave the loop one day,
         this is the place.
@@ -794,7 +801,7 @@ class Partition:
         self._check_open()
         if start_offset < self.log.log_start_offset:
             self._check_start()
-        end_offset = self.last_stable_offset if to_stable else self._high_watermark
+        end_offset = self._high_watermark if end_offset is None else end_offset
         return self.log.read(start_offset=start_offset, end_offset=end_offset, bytes_max=bytes_max)
 
     def read_uncommitted(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:

@@ -58,6 +58,11 @@ class LogTransactions:
     def aborted_count(self) -> int:
         return len(self._aborted)
 
+    @property
+    def last_aborted(self) -> Offset:
+        """The newest marker of an aborted transaction; -1 without one."""
+        return self._aborted[-1].marker_offset if self._aborted else -1
+
     def first_offset(self, producer_id: int) -> Offset | None:
         """Return the first offset of the producer's open transaction; None if it has none."""
         return self._open.get(producer_id)

@@ -269,9 +269,9 @@ GUARDS: Final = [
     Guard(
         name="readers of committed records end at the last stable offset",
         why="they get records of open transactions",
-        module="raftlog/server/partition.py",
-        function="Partition.read",
-        change=value("assign last_stable_offset", "_.orelse"),
+        module="raftlog/server/apis/fetch.py",
+        function="Read._read_one",
+        change=value("assign high_watermark #2/2", "_.orelse"),
         tests=(f"{_LEADER}::test_readers_of_committed_records",),
     ),
     Guard(

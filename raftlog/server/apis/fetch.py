@@ -307,30 +307,29 @@ class Read:
 
     def _read_one(self, part: Part, host: Partition, bytes_left: int) -> PartRead | None:
         """Return what one partition adds to the response: a failure, batches, or nothing."""
+        stable = host.last_stable_offset
+        self._is_unstable |= self._is_committed and stable < host.high_watermark
         try:
             host.check_readable(replica_ok=self._may_be_any(host))
-            batches = self._read_batches(part, host, bytes_left)
+            end = stable if self._is_committed else host.high_watermark
+            batches = self._read_batches(part, host, end, bytes_left)
         except RaftlogError as error:
             return _failed(part, error)
         size = sum(map(len, batches))
         if not batches or (size > bytes_left and self._found_bytes):
             return None  # only an empty response may exceed the limit, by one batch
-        stable = host.last_stable_offset
         aborted: list[Aborted] = []
-        if self._is_committed and host.aborted(part.offset, stable):
+        if self._is_committed and part.offset <= host.last_aborted:
             aborted = host.aborted(part.offset, _end_of(batches))
         start = host.log.log_start_offset
         return PartRead(part, None, batches, size, host.high_watermark, start, stable, aborted)
 
-    def _read_batches(self, part: Part, host: Partition, bytes_left: int) -> list[bytes]:
-        """Read the batches of one partition. They are verified only if the log is in doubt. Reading
-        continues up to the corruption.
+    def _read_batches(
+        self, part: Part, host: Partition, end: Offset, bytes_left: int
+    ) -> list[bytes]:
+        """Read the batches of one partition below ``end``. They are verified only if the log is in
+        doubt. Reading continues up to the corruption.
         """
-        end = host.high_watermark
-        if self._is_committed:
-            stable = host.last_stable_offset
-            self._is_unstable = self._is_unstable or stable < end
-            end = stable
         if part.offset == end and host.closed is None:
             return []
         if host.high_watermark >= part.offset > end:
@@ -339,17 +338,15 @@ class Read:
         if part.doubtful:
             verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
         try:
-            return self._batches_of(host, part, bytes_max)
+            return self._batches_of(host, part, end, bytes_max)
         except DamagedLogError:
             if host.log.damage:
                 raise
             verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
-        return self._batches_of(host, part, bytes_max)
+        return self._batches_of(host, part, end, bytes_max)
 
-    def _batches_of(self, host: Partition, part: Part, bytes_max: int) -> list[bytes]:
-        found = host.read(
-            start_offset=part.offset, bytes_max=bytes_max, to_stable=self._is_committed
-        )
+    def _batches_of(self, host: Partition, part: Part, end: Offset, bytes_max: int) -> list[bytes]:
+        found = host.read(start_offset=part.offset, bytes_max=bytes_max, end_offset=end)
         if not self._request.isolation:
             found = _without_markers(found)
         return found

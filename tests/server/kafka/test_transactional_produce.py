@@ -4,7 +4,8 @@ by isolation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ from raftlog.server.apis import produce
 from raftlog.server.apis.produce import COMPLETION_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
+from raftlog.storage.transactions import LogTransactions
 from raftlog.transactions.values import Marker, TransactionPart
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_header, kafka_resealed
 from tests.server.harness import RunningBroker
@@ -267,6 +269,29 @@ def test_readers_of_committed_records(leader: Leader) -> None:
     assert leader.read().records == part.records  # and not those of the open transaction
     leader.end(commit=True)
     assert leader.read(3).aborted_transactions == []
+
+
+@pytest.mark.parametrize(("commit", "searches"), [(True, 0), (False, 1)])
+def test_a_read_finds_the_stable_offset_and_the_aborted_transactions_once(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, commit: bool, searches: int
+) -> None:
+    leader.write(b"a")
+    leader.end(commit=commit)
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., Any]:
+        method = getattr(LogTransactions, name)
+
+        def call(self: LogTransactions, *arguments: Any) -> Any:
+            counts[name] += self is leader.host.log.producers.transactions
+            return method(self, *arguments)
+
+        return call
+
+    for name in ("last_stable_offset", "aborted"):
+        monkeypatch.setattr(LogTransactions, name, counted(name))
+    assert leader.read().records
+    assert (counts["last_stable_offset"], counts["aborted"]) == (1, searches)
 
 
 def test_a_waiting_reader_gets_a_transaction_when_it_ends(leader: Leader) -> None:

@@ -136,11 +136,11 @@ def test_reading_what_is_not_committed_from_a_replica_is_caught(
     read = Partition.read
 
     def read_all(
-        self: Partition, *, start_offset: int, bytes_max: int, to_stable: bool
+        self: Partition, *, start_offset: int, bytes_max: int, end_offset: int
     ) -> list[bytes]:
         if self.leadership is None:
             return self.read_uncommitted(start_offset=start_offset, bytes_max=bytes_max)
-        return read(self, start_offset=start_offset, bytes_max=bytes_max, to_stable=to_stable)
+        return read(self, start_offset=start_offset, bytes_max=bytes_max, end_offset=end_offset)
 
     monkeypatch.setattr(Partition, "read", read_all)
 
