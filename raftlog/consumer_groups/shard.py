@@ -106,6 +106,16 @@ class PendingGuard(NamedTuple):
     markers_seen: int
 
 
+class PendingTransaction(NamedTuple):
+    """The pending offsets of a producer, by partition and order of commit: another commit changes
+    them. ``coordinator_epoch``: of the producer's last marker, 0 without one.
+    """
+
+    producer_epoch: int
+    coordinator_epoch: LeaderEpoch
+    offsets: frozenset[tuple[str, TopicPartition, int]]
+
+
 class _Open(NamedTuple):
     """The transaction of a producer with pending offsets, and the groups that have or had some."""
 
@@ -652,6 +662,28 @@ class GroupShard:
         for group in groups:
             group.end_pending(producer_id, is_commit=marker.is_commit)
         return self._finish(None, groups, now=now)
+
+    def producers_pending(self) -> Sequence[tuple[int, int]]:
+        """Return the ids and epochs of producers whose transactions have pending offsets."""
+        return [
+            (producer_id, known.producer_epoch)
+            for producer_id, known in self._open.items()
+            if self._pending_count(producer_id)
+        ]
+
+    def pending_of(self, producer_id: int) -> PendingTransaction | None:
+        """Return the pending offsets of a producer, or None without any."""
+        known, ended = self._open.get(producer_id), self._ended.get(producer_id)
+        if known is None:
+            return None
+        found = ((name, self._groups[name]) for name in known.groups if name in self._groups)
+        offsets = frozenset(
+            (name, where, value.order)
+            for name, group in found
+            for where, value in group.pending.by(producer_id)
+        )
+        coordinator_epoch = 0 if ended is None else ended.coordinator_epoch
+        return PendingTransaction(known.producer_epoch, coordinator_epoch, offsets)
 
     def _check_producer(self, producer_id: int, producer_epoch: int) -> None:
         known, ended = self._open.get(producer_id), self._ended.get(producer_id)

@@ -9,6 +9,9 @@ coordinator. If all partitions of ``__transaction_state`` have a confirmed leade
 producer with this partition in an open or ending transaction, it appends a marker itself. That
 is safe: a partition is in the committed state of its transaction before its first batch is stored.
 And if the producer has written in between, perhaps in a new transaction, nothing is done.
+
+The coordinator of groups does the same for pending offsets: members that fetch offsets wait for
+their transactions.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from raftlog import limits
+from raftlog.consumer_groups.shard import PendingTransaction
 from raftlog.errors import RaftlogError
 from raftlog.protocol import api as apis
 from raftlog.protocol.peer import (
@@ -28,11 +32,13 @@ from raftlog.protocol.peer import (
     TransactionOwnersResponse,
 )
 from raftlog.server.apis.outcomes import Outcomes
+from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.partition import Partition
 from raftlog.server.transactions.shard import ActiveTransactions
+from raftlog.storage.producer_state import LastWritten
 from raftlog.transactions.shard import OpenPart, TransactionShard
 from raftlog.transactions.values import Marker
-from raftlog.types import TRANSACTIONS_TOPIC, LeaderEpoch, Offset
+from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from raftlog.server.context import BrokerContext
@@ -45,12 +51,14 @@ ASK_SECONDS: Final = 5.0
 
 
 class _Open(NamedTuple):
-    """An open transaction of a partition that this broker leads."""
+    """An open transaction of a partition that this broker leads. ``begun``: its first offset; of
+    pending offsets of groups, the epoch of the producer.
+    """
 
     host: Partition
     leader_epoch: LeaderEpoch
     producer_id: int
-    first_offset: Offset
+    begun: Offset | int
 
     @property
     def part(self) -> OpenPart:
@@ -62,7 +70,9 @@ class HangingTransactions:
     """Exists as long as the broker, on its event loop."""
 
     def __init__(
-        self, context: BrokerContext, shards: Callable[[], list[ActiveTransactions]]
+        self,
+        context: BrokerContext,
+        shards: Callable[[], list[ActiveTransactions]],
     ) -> None:
         """``shards``: those of the partitions that this broker leads."""
         self._context = context
@@ -95,10 +105,33 @@ class HangingTransactions:
             if len(transactions) and host.leadership is not None and host.closed is None:
                 for producer_id, first_offset in transactions.opened():
                     yield _Open(host, host.leader_epoch, producer_id, first_offset)
+        for shard in self._groups():
+            if shard.loaded is not None:
+                for producer_id, epoch in shard.loaded.producers_pending():
+                    yield _Open(shard.host, shard.epoch, producer_id, epoch)
+
+    def _written(self, each: _Open) -> LastWritten | PendingTransaction | None:
+        """Return what the producer has written, to compare: in any later write it differs."""
+        if each.host.topic_partition.topic != OFFSETS_TOPIC:
+            return each.host.log.producers.last_written(each.producer_id)
+        shard = self._shard_of(each)
+        groups = None if shard is None else shard.loaded
+        return None if groups is None else groups.pending_of(each.producer_id)
+
+    def _groups(self) -> list[ActiveShard]:
+        """Return the shards of groups, none while the broker starts or stops."""
+        try:
+            return self._context.coordinator.shards()
+        except RaftlogError:
+            return []
+
+    def _shard_of(self, each: _Open) -> ActiveShard | None:
+        shards = (shard for shard in self._groups() if shard.host is each.host)
+        return next((shard for shard in shards if shard.epoch == each.leader_epoch), None)
 
     async def _resolve(self, overdue: Sequence[_Open]) -> None:
         """Abort those that no coordinator knows."""
-        before = {each: each.host.log.producers.last_written(each.producer_id) for each in overdue}
+        before = {each: self._written(each) for each in overdue}
         try:
             owned = await self._owned([each.part for each in overdue])
         except RaftlogError as error:
@@ -107,9 +140,9 @@ class HangingTransactions:
         if owned is None:
             return
         for each, is_owned in zip(overdue, owned, strict=True):
-            written = each.host.log.producers.last_written(each.producer_id)
+            written = self._written(each)
             if not is_owned and written is not None and written == before[each]:
-                self._abort(each, written.epoch)
+                self._abort(each, written)
 
     async def _owned(self, parts: list[OpenPart]) -> list[bool] | None:
         """Return which of these a coordinator knows; None if one was not asked."""
@@ -180,29 +213,45 @@ class HangingTransactions:
             except RaftlogError as error:
                 failed(error)
 
-    def _abort(self, each: _Open, epoch: int) -> None:
-        host, transactions = each.host, each.host.log.producers.transactions
-        if (
-            host.closed is not None
-            or host.leader_epoch != each.leader_epoch
-            or transactions.first_offset(each.producer_id) != each.first_offset
-        ):
-            return
-        logger.warning(
-            "transaction aborted, as no coordinator knows it: partition=%s producer_id=%d epoch=%d "
-            "first_offset=%d", host.topic_partition, each.producer_id, epoch, each.first_offset,
-        )  # fmt: skip
-        marker = Marker(
-            each.producer_id,
-            epoch,
-            is_commit=False,
-            coordinator_epoch=host.log.producers.coordinator_epoch(each.producer_id),
-            is_bumped=False,
-        )
+    def _abort(self, each: _Open, written: LastWritten | PendingTransaction) -> None:
+        host = each.host
+        noted = partial(_noted, each)
         try:
-            host.append_marker(marker, partial(_noted, each))
+            if isinstance(written, PendingTransaction):
+                shard = self._shard_of(each)
+                if shard is not None and written.producer_epoch == each.begun:
+                    _tell(each, written.producer_epoch)
+                    marker = _abort_of(each, written.producer_epoch, written.coordinator_epoch)
+                    shard.end_transaction(marker, lambda _nothing: None, noted)
+                return
+            producers = host.log.producers
+            if (
+                host.closed is None
+                and host.leader_epoch == each.leader_epoch
+                and producers.transactions.first_offset(each.producer_id) == each.begun
+            ):
+                _tell(each, written.epoch)
+                coordinator_epoch = producers.coordinator_epoch(each.producer_id)
+                host.append_marker(_abort_of(each, written.epoch, coordinator_epoch), noted)
         except RaftlogError as error:
-            _noted(each, error)
+            noted(error)
+
+
+def _abort_of(each: _Open, epoch: int, coordinator_epoch: LeaderEpoch) -> Marker:
+    return Marker(
+        each.producer_id,
+        epoch,
+        is_commit=False,
+        coordinator_epoch=coordinator_epoch,
+        is_bumped=False,
+    )
+
+
+def _tell(each: _Open, epoch: int) -> None:
+    logger.warning(
+        "transaction aborted, as no coordinator knows it: partition=%s producer_id=%d epoch=%d "
+        "begun=%d", each.host.topic_partition, each.producer_id, epoch, each.begun,
+    )  # fmt: skip
 
 
 def _noted(each: _Open, error: RaftlogError | None) -> None:

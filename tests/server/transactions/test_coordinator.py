@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from raftlog import limits
+from raftlog.consumer_groups import NO_MEMBER_EPOCH, Commit
 from raftlog.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
@@ -25,6 +27,7 @@ from raftlog.protocol.peer import MarkerPart, TransactionOwnersResponse
 from raftlog.record import Codec, encode, parse_header, seal
 from raftlog.server.broker import Broker
 from raftlog.server.context import BrokerContext
+from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.partition import Partition
 from raftlog.server.transactions.coordinator import (
     COMMIT_SECONDS,
@@ -35,7 +38,7 @@ from raftlog.server.transactions.hanging import CHECK_SECONDS
 from raftlog.testing.simulator.world import World
 from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
 from raftlog.transactions.values import Marker, TransactionPart
-from raftlog.types import TRANSACTIONS_TOPIC
+from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.server.cluster.simulated import Cluster, on
 
 T = TypeVar("T")
@@ -429,6 +432,66 @@ def test_a_leader_aborts_what_no_coordinator_knows_and_nothing_else(
     cluster.world.run_for(2 * CHECK_SECONDS)
     assert cluster.status() == "ongoing"
     assert len(known.log.producers.transactions) == 1
+
+
+def pend(cluster: Transactions, who: ProducerIdentity) -> ActiveShard:
+    """Pending offsets, as the coordinator of group g has them."""
+    maker = cluster.context(1).lookup.maker
+    cluster.call(1, lambda done, failed: maker.when_made(partial(_either, done, failed)))
+
+    def find() -> ActiveShard | None:
+        for number in (1, 2, 3):
+            with suppress(RaftlogError):
+                shard = cluster.context(number).coordinator.shard("g")
+                if not shard.is_loading:
+                    return shard
+        return None
+
+    cluster.until(lambda: find() is not None)
+    shard = find()
+    assert shard is not None
+    leader = next(
+        n
+        for n in (1, 2, 3)
+        if shard.host
+        is cluster.context(n).topics.host(OFFSETS_TOPIC, shard.host.topic_partition.partition)
+    )
+    part = TransactionPart(OFFSETS_TOPIC, shard.host.topic_id, shard.host.topic_partition.partition)
+    if who.producer_id == 77:
+        cluster.verify(leader, who, part, add=True)
+    cluster.call(
+        leader,
+        lambda done, failed: shard.change(
+            lambda groups, now, now_ms: groups.commit_pending(
+                groups.guard(*who),
+                "g",
+                "",
+                NO_MEMBER_EPOCH,
+                [Commit("t", who.producer_id % 2, 9)],
+                {},
+                now=now,
+                now_ms=now_ms,
+            ),
+            done,
+            failed,
+        ),
+    )
+    return shard
+
+
+def test_pending_offsets_that_no_coordinator_knows_are_dropped(cluster: Transactions) -> None:
+    known = cluster.init(timeout_ms=600_000)
+    shard = pend(cluster, known)
+    pend(cluster, ProducerIdentity(4, 0))
+    groups = shard.loaded
+    assert groups is not None
+    assert groups.producers_pending() == [(77, 0), (4, 0)]
+    for number in (1, 2, 3):
+        cluster.context(number).transactions.hanging._patience = 2.0
+    cluster.until(lambda: len(groups.producers_pending()) == 1)
+    cluster.world.run_for(2 * CHECK_SECONDS)
+    assert groups.producers_pending() == [(77, 0)]
+    assert cluster.status() == "ongoing"
 
 
 def test_a_leader_waits_until_every_coordinator_has_answered(cluster: Transactions) -> None:
