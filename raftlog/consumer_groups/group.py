@@ -84,7 +84,7 @@ from raftlog.errors import (
     UnknownTopicError,
     counted,
 )
-from raftlog.types import NO_LEADER_EPOCH, Offset, TopicPartition, check_instance_id
+from raftlog.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition, check_instance_id
 
 
 class Group:
@@ -1187,6 +1187,7 @@ def commit_pending(
     offsets: Sequence[Commit],
     topic_ids: Mapping[str, str],
     *,
+    coordinator_epoch: LeaderEpoch,
     now_ms: int,
 ) -> list[RaftlogError | None]:
     """Keep each valid offset until the producer's transaction ends. Return one item per offset:
@@ -1201,7 +1202,9 @@ def commit_pending(
         if error is None:
             order = group.pending.last_order(where) + 1
             committed = _value(group, offset, "", 0, now_ms=now_ms)
-            value = PendingValue(PENDING_OFFSET, producer_epoch, order, committed)
+            value = PendingValue(
+                PENDING_OFFSET, producer_epoch, order, committed, coordinator_epoch
+            )
             group.put_pending(producer_id, where, value)
         results.append(error)
     return results

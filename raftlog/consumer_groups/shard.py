@@ -96,12 +96,14 @@ class PendingGuard(NamedTuple):
     transaction, and stay pending.
 
     ``has_begun``: the transaction has pending offsets in the shard, so its coordinator knows that
-    it extends to the shard.
+    it extends to the shard. ``coordinator_epoch``: lower limit of that of the coordinator that
+    confirms it.
     """
 
     groups: GroupShard
     producer_id: int
     producer_epoch: int
+    coordinator_epoch: LeaderEpoch
     has_begun: bool
     markers_seen: int
 
@@ -117,9 +119,14 @@ class PendingTransaction(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """The transaction of a producer with pending offsets, and the groups that have or had some."""
+    """The transaction of a producer with pending offsets, and the groups that have or had some.
+
+    ``coordinator_epoch``: lower limit of that of its marker. In version 1 of transactions, the next
+    one has the same epoch: a late marker of a replaced coordinator would end it.
+    """
 
     producer_epoch: int
+    coordinator_epoch: LeaderEpoch
     groups: dict[str, None]
 
 
@@ -217,7 +224,7 @@ class GroupShard:
             group.forget_gone_topics()
             for producer_id, where in group.pending:
                 value = group.pending.value(producer_id, where)
-                self._note_open(producer_id, value.producer_epoch, name)
+                self._note_open(producer_id, value.producer_epoch, value.coordinator_epoch, name)
             group.rebalance(now=now, changed=False)
             for member in group.members.values():
                 member.timer = member.due
@@ -561,8 +568,11 @@ class GroupShard:
 
     # -- offsets of transactions -------------------------------------------------------------------
 
-    def guard(self, producer_id: int, producer_epoch: int) -> PendingGuard:
-        """Return the guard of a commit in a transaction, before its coordinator is asked.
+    def guard(
+        self, producer_id: int, producer_epoch: int, *, coordinator_epoch: LeaderEpoch = 0
+    ) -> PendingGuard:
+        """Return the guard of a commit in a transaction, before its coordinator is asked, whose
+        epoch is not below ``coordinator_epoch``.
 
         Raises ``CoordinatorLoadingError``.
         """
@@ -573,6 +583,7 @@ class GroupShard:
             self,
             producer_id,
             producer_epoch,
+            coordinator_epoch,
             has_begun=has_begun and self._pending_count(producer_id) > 0,
             markers_seen=self._markers_seen,
         )
@@ -619,10 +630,16 @@ class GroupShard:
             found = self._new_group(group)
         former = self._forget_former_transaction(producer_id, producer_epoch)
         results = group_state.commit_pending(
-            found, producer_id, producer_epoch, offsets, topic_ids, now_ms=now_ms
+            found,
+            producer_id,
+            producer_epoch,
+            offsets,
+            topic_ids,
+            coordinator_epoch=guard.coordinator_epoch,
+            now_ms=now_ms,
         )
         if not all(results):
-            self._note_open(producer_id, producer_epoch, found.id)
+            self._note_open(producer_id, producer_epoch, guard.coordinator_epoch, found.id)
             if found.id not in self._groups:
                 found.empty_since_ms = now_ms
                 found.write_group()
@@ -639,11 +656,13 @@ class GroupShard:
         self._check_started()
         producer_id = marker.producer_id
         last, known = self._ended.pop(producer_id, None), self._open.get(producer_id)
-        if last is not None and marker.coordinator_epoch < last.coordinator_epoch:
-            self._ended[producer_id] = last
+        newest = max(each.coordinator_epoch for each in (last, known, marker) if each is not None)
+        if marker.coordinator_epoch < newest:
+            if last is not None:
+                self._ended[producer_id] = last
             raise StaleTransactionCoordinatorError(
                 f"marker of producer id {producer_id} from a coordinator with leader epoch "
-                f"{marker.coordinator_epoch}: one with {last.coordinator_epoch} has replaced it"
+                f"{marker.coordinator_epoch}: one with {newest} has replaced it"
             )
         self._markers_seen += 1
         epoch = max(marker.producer_epoch, 0 if last is None else last.producer_epoch)
@@ -682,8 +701,8 @@ class GroupShard:
             for name, group in found
             for where, value in group.pending.by(producer_id)
         )
-        coordinator_epoch = 0 if ended is None else ended.coordinator_epoch
-        return PendingTransaction(known.producer_epoch, coordinator_epoch, offsets)
+        epochs = [each.coordinator_epoch for each in (known, ended) if each is not None]
+        return PendingTransaction(known.producer_epoch, max(epochs), offsets)
 
     def _check_producer(self, producer_id: int, producer_epoch: int) -> None:
         known, ended = self._open.get(producer_id), self._ended.get(producer_id)
@@ -730,12 +749,16 @@ class GroupShard:
         found = () if known is None else (self._groups.get(name) for name in known.groups)
         return sum(group.pending.count_of(producer_id) for group in found if group is not None)
 
-    def _note_open(self, producer_id: int, producer_epoch: int, group: str) -> None:
-        known = self._open.get(producer_id)
-        groups = {} if known is None else known.groups
-        epoch = producer_epoch if known is None else max(producer_epoch, known.producer_epoch)
-        groups[group] = None
-        self._open[producer_id] = _Open(epoch, groups)
+    def _note_open(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: LeaderEpoch, group: str
+    ) -> None:
+        known = self._open.get(producer_id, _Open(0, 0, {}))
+        known.groups[group] = None
+        self._open[producer_id] = _Open(
+            max(producer_epoch, known.producer_epoch),
+            max(coordinator_epoch, known.coordinator_epoch),
+            known.groups,
+        )
 
     def _forget_former_transaction(self, producer_id: int, producer_epoch: int) -> Sequence[Group]:
         """Drop what a transaction of an older epoch has left. Its coordinator has confirmed a newer

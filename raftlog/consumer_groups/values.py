@@ -482,13 +482,15 @@ class PendingValue(msgspec.Struct, frozen=True, array_like=True):
     """An offset of an open transaction, to be committed if the transaction is.
 
     ``order``: above that of every pending offset of the partition, in the group, that was written
-    before it, by any producer.
+    before it, by any producer. ``coordinator_epoch``: lower limit of that of the transaction's
+    marker: an older one is of an earlier transaction.
     """
 
     version: int
     producer_epoch: int
     order: int
     offset: OffsetValue
+    coordinator_epoch: int
 
 
 class FormerValue(msgspec.Struct, frozen=True, array_like=True):

@@ -40,8 +40,8 @@ PRODUCER, OTHER = 77, 78
 class TransactionScene(ClassicScene):
     """Producers 77 and 78, at epoch 0 unless the test says otherwise, without membership."""
 
-    def guard(self, producer: int = PRODUCER, epoch: int = 0) -> PendingGuard:
-        return self.shard.guard(producer, epoch)
+    def guard(self, producer: int = PRODUCER, epoch: int = 0, by: int = 0) -> PendingGuard:
+        return self.shard.guard(producer, epoch, coordinator_epoch=by)
 
     def pend(
         self,
@@ -172,6 +172,22 @@ def test_a_bumped_marker_that_comes_twice_does_not_end_the_next_transaction() ->
     assert scene.end(epoch=6, bumped=True) == 0
     assert (scene.offset("t", 0), scene.pending()) == (9, {(PRODUCER, 0): 12})
     scene.end(epoch=7, bumped=True)
+    assert scene.offset("t", 0) == 12
+
+
+def test_a_marker_of_a_former_coordinator_is_refused_after_a_failover_of_the_groups() -> None:
+    """In version 1 of transactions, the next transaction has the same epoch: the late marker would
+    commit half of it.
+    """
+    scene = TransactionScene()
+    scene.pend(0, guard=scene.guard(by=3))
+    scene.end(by=4)
+    scene.pend(0, offset=12, guard=scene.guard(by=4))
+    scene.fail_over()
+    with pytest.raises(StaleTransactionCoordinatorError, match="leader epoch 3: one with 4"):
+        scene.end(by=3)
+    assert (scene.offset("t", 0), scene.pending()) == (9, {(PRODUCER, 0): 12})
+    scene.end(by=4)
     assert scene.offset("t", 0) == 12
 
 

@@ -195,9 +195,9 @@ GOLDEN: list[tuple[Key, Value, str, str]] = [
     ),
     (
         PendingKey(1 << 40, "g", "t", 3),
-        PendingValue(3, 5, 2, OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12)),
+        PendingValue(3, 5, 2, OffsetValue(1, "id-t", 300, 2, "note", 1_700_000_000_000, 12), 7),
         "9507cf0000010000000000a167a17403",
-        "940305029901a469642d74cd012c02a46e6f7465cf0000018bcfe568000ca000",
+        "950305029901a469642d74cd012c02a46e6f7465cf0000018bcfe568000ca00007",
     ),
 ]
 

@@ -536,7 +536,11 @@ def commit_pending(
     ``done``, ``failed``: as in ``change_offsets``. ``go_on``: runs steps later.
     """
     shard = context.coordinator.shard(commit.group)
-    guard = shard.guard(commit.producer_id, commit.producer_epoch)
+    guard = shard.guard(
+        commit.producer_id,
+        commit.producer_epoch,
+        coordinator_epoch=context.transactions.coordinator_epoch(commit.transactional_id),
+    )
 
     def change(
         groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int

@@ -36,6 +36,7 @@ from raftlog.server.log_shard import Decision, Failed, LogServices, LogShard
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Rounds, coalesced_deadline
 from raftlog.transactions.values import Marker
+from raftlog.types import LeaderEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -284,11 +285,14 @@ class ActiveShard(LogShard[GroupShard]):
         else:
             self._resolve(partial(done, None), failed, confirmed_since=mark)
 
-    def guard(self, producer_id: int, producer_epoch: int) -> PendingGuard:
+    def guard(
+        self, producer_id: int, producer_epoch: int, *, coordinator_epoch: LeaderEpoch
+    ) -> PendingGuard:
         """Return the guard of a commit in a transaction, see ``GroupShard.guard``. Raises the
         errors of ``change``.
         """
-        return self._serving().guard(producer_id, producer_epoch)
+        groups = self._serving()
+        return groups.guard(producer_id, producer_epoch, coordinator_epoch=coordinator_epoch)
 
     def end_transaction(self, marker: Marker, done: Callable[[None], None], failed: Failed) -> None:
         """End a transaction in the groups. A marker that changes nothing succeeds only if this

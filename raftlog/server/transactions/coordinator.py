@@ -223,6 +223,16 @@ class TransactionCoordinator:
 
         attempt()
 
+    def coordinator_epoch(self, name: str) -> LeaderEpoch:
+        """Return the epoch of the coordinator that this broker knows: one that confirms a question
+        from now on has no lower one. 0 without any.
+        """
+        topic = self._context.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return 0
+        partition = partition_of_id(check_transactional_id(name), len(topic.hosts))
+        return max(0, self._context.topics.info(topic, partition).leader_epoch)
+
     def _leader_of(self, name: str) -> int:
         check_transactional_id(name)
         self.check_available()

@@ -237,6 +237,9 @@ class PaperVerifier:
         self.outcome: RaftlogError | None = None
         self.on_asked: Callable[[Acknowledge], None] = lambda done: done(self.outcome)
 
+    def coordinator_epoch(self, _transactional_id: str) -> int:
+        return 1
+
     def verify(
         self,
         transactional_id: str,
