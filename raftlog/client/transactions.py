@@ -313,6 +313,7 @@ class Transactions:
             raise
         except RaftlogError as error:
             self._unknown = self._identity = None
+            self._has_reserved = False
             if isinstance(error, ProducerFencedError):
                 self._fenced = error
             raise

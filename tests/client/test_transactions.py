@@ -576,6 +576,20 @@ async def test_close_gives_back_a_reservation(fake: FakeCluster) -> None:
 
 
 @runs(run)
+async def test_close_of_a_fenced_producer_requests_nothing(fake: FakeCluster) -> None:
+    coordinated(fake)
+    async with producer_of(fake) as old:
+        await committed(old, b"a")
+        await committed(old, b"b")
+        async with producer_of(fake) as new:
+            await committed(new, b"c")
+        with pytest.raises(ProducerFencedError):
+            await committed(old, b"d")
+        ends = len(fake.asked(EndTransactionRequest))
+    assert len(fake.asked(EndTransactionRequest)) == ends
+
+
+@runs(run)
 async def test_close_does_not_wait_long_for_the_coordinator(fake: FakeCluster) -> None:
     coordinated(fake)
     producer = producer_of(fake)
