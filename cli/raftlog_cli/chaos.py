@@ -47,7 +47,8 @@ RUN_OPTIONS: Final = (
         help="What clients do: append, replay (read whole topics repeatedly, from leaders and "
         "followers), admin (create and delete topics), offsets (commit consumer offsets), "
         "groups (run members of consumer groups, for --nemesis members), compact (write to "
-        "compacted topics).",
+        "compacted topics), txn (write transactions), etl (copy records in transactions that "
+        "commit consumer offsets).",
     ),
     CLIENT_OPTION,
     click.option(

@@ -217,6 +217,11 @@ class Clients:
     acked: dict[str, Offset] = field(default_factory=dict)
     _next_value: int = 1
 
+    def new_values(self, count: int) -> int:
+        """Return the first of ``count`` values that no other record of the run has."""
+        first, self._next_value = self._next_value, self._next_value + count
+        return first
+
     # -- appends
 
     async def begin(
@@ -239,7 +244,7 @@ class Clients:
         without keys. The caller must pass the result to ``finish``.
         """
         assert count == 1 or count * (padding + RECORD_BYTES) <= GROUP_BYTES_MAX
-        first, self._next_value = self._next_value, self._next_value + count
+        first = self.new_values(count)
         made = [_record(value, padding, keys) for value in range(first, first + count)]
         self.recorder.record(
             Append(

@@ -340,6 +340,8 @@ class _Dumping:
                 if row.header is None or row.error:
                     break  # the report contains the error
                 self._chain = f"{row.header.chain:016x}"
+                if row.header.is_control:
+                    continue
                 lists = decode_lists(row.data, check_crc=False)
                 rows = zip(
                     lists.offsets,

@@ -14,7 +14,9 @@ from typing import Final, Literal, TypeAlias
 ClientName: TypeAlias = Literal["raftlog", "kafka"]
 CLIENTS: Final[tuple[ClientName, ...]] = ("raftlog", "kafka")
 GroupProtocol: TypeAlias = Literal["classic", "consumer"]
-WorkloadName: TypeAlias = Literal["append", "replay", "admin", "offsets", "groups", "compact"]
+WorkloadName: TypeAlias = Literal[
+    "append", "replay", "admin", "offsets", "groups", "compact", "txn", "etl"
+]
 WORKLOADS: Final[tuple[WorkloadName, ...]] = (
     "append",
     "replay",
@@ -22,7 +24,11 @@ WORKLOADS: Final[tuple[WorkloadName, ...]] = (
     "offsets",
     "groups",
     "compact",
+    "txn",
+    "etl",
 )
+# Their records are in transactions: the workload reads them at the end.
+TRANSACTIONAL: Final[frozenset[WorkloadName]] = frozenset(("txn", "etl"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +206,8 @@ PRESSURE_SEGMENT_BYTES: Final = ("65536", "262144", "1048576")
 ADMIN_RATES: Final = (0.2, 0.5, 1.0)
 
 # -- consumer groups
-WITH_GROUPS: Final = frozenset(("offsets", "groups"))
+WITH_GROUPS: Final = frozenset(("offsets", "groups"))  # in the plan
+COORDINATED: Final = WITH_GROUPS | TRANSACTIONAL
 COORDINATORS: Final = (1, 4)  # partitions of the internal topic
 GROUPS: Final = (2, 4)
 MEMBERS: Final = (3, 6)
@@ -219,7 +226,7 @@ OFFSETS_RATES: Final = (50.0, 200.0)
 ADD_PARTITIONS_RATES: Final = (0.0, 0.05, 0.1)  # per second
 
 # -- workloads with few clients, which focus on operations other than appends
-FEW_CLIENTS: Final = frozenset(("offsets", "groups", "compact"))
+FEW_CLIENTS: Final = frozenset(("offsets", "groups", "compact", "txn", "etl"))
 FEW_PRODUCERS: Final = (3, 6)
 FEW_CONSUMERS: Final = (2, 4)
 FEW_PADDING_MAX: Final = 1_000
@@ -258,7 +265,7 @@ def draw_shape(
         factors = [factor for factor in factors if factor >= FACTORS[1]]
     if not factors:
         raise ValueError(f"too few brokers for three replicas: {brokers}. Use at least 3")
-    count = random.randint(1, TOPICS_MAX)
+    count = random.randint(2 if workload == "etl" else 1, TOPICS_MAX)
     sizes = GROUP_PARTITIONS if workload == "groups" else (1, 2, 4, 8, PARTITIONS_MAX)
     left = max(count, random.choice(sizes))
     topics: list[TopicShape] = []
@@ -280,7 +287,7 @@ def draw_shape(
         )
     if workload == "compact":
         topics = [_compacted(random, topic) for topic in topics]
-    coordinators = random.choice(COORDINATORS) if workload in WITH_GROUPS else 0
+    coordinators = random.choice(COORDINATORS) if workload in COORDINATED else 0
     return Shape(brokers=brokers, topics=tuple(topics), coordinators=coordinators)
 
 

@@ -49,6 +49,7 @@ from raftlog_jepsen.workload.append import AppendWorkload, CompactWorkload
 from raftlog_jepsen.workload.base import Workload, WorkloadContext, existing_partitions
 from raftlog_jepsen.workload.groups import GroupsWorkload, OffsetsWorkload
 from raftlog_jepsen.workload.replay import ReplayWorkload
+from raftlog_jepsen.workload.transactions import TransactionsWorkload, etl
 
 HISTORY: Final = "history.jsonl"
 VERDICT: Final = "verdict.json"
@@ -66,6 +67,8 @@ MAKERS: Final[Mapping[WorkloadName, Callable[[], Workload]]] = {
     "offsets": OffsetsWorkload,
     "groups": GroupsWorkload,
     "compact": CompactWorkload,
+    "txn": TransactionsWorkload,
+    "etl": etl,
 }
 
 
@@ -183,7 +186,8 @@ class _Run:
             if workload.drains:
                 self._drain(context, workload)
             self._phase("read")
-            self.clients.wait(self._read(context))
+            if workload.name not in plan.TRANSACTIONAL:
+                self.clients.wait(self._read(context))
             self._dump(cluster)
             self._phase("end")
 
@@ -511,6 +515,10 @@ MIXES: Final[tuple[Mix, ...]] = (
     Mix(name="compaction", nemeses=("kill", "storm", "crash-at"), workload="compact"),
     Mix(name="compaction and power", nemeses=("power", "crash-at"), workload="compact"),
     Mix(name="compaction and losses", nemeses=("wipe", "corrupt", "kill"), workload="compact"),
+    Mix(name="transactions", nemeses=("kill", "pause", "partition"), workload="txn", weight=2),
+    Mix(name="transactions and power", nemeses=("power", "wipe"), workload="txn"),
+    Mix(name="etl", nemeses=("kill", "pause", "partition"), workload="etl", weight=2),
+    Mix(name="etl and power", nemeses=("power", "transfer"), workload="etl"),
     Mix(name="everything", nemeses=("all",), brokers=5, weight=2),
     Mix(name="everything with groups", nemeses=("all",), workload="groups", brokers=5),
 )
@@ -815,6 +823,8 @@ def draw_plan(options: RunOptions) -> RunPlan:
     """
     if options.workload not in WORKLOADS:
         raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
+    if options.client == "kafka" and options.workload in plan.TRANSACTIONAL:
+        raise ValueError(f"--workload {options.workload} needs --client raftlog")
     if options.client not in CLIENTS:
         raise ValueError(f"unknown client {options.client!r}. Use {', '.join(CLIENTS)}")
     if not 5 <= options.time_s <= TIME_MAX_S:
@@ -853,6 +863,8 @@ def draw_plan(options: RunOptions) -> RunPlan:
         settings += (
             ("offsets.topic.num.partitions", str(shape.coordinators)),
             ("offsets.topic.replication.factor", str(factor)),
+            ("transaction.state.log.num.partitions", str(shape.coordinators)),
+            ("transaction.state.log.replication.factor", str(factor)),
         )
     return RunPlan(
         seed=options.seed,

@@ -103,6 +103,12 @@ BUILDS: Final[tuple[Build, ...]] = (
                    "--time", "60", "--seed", "5"),
     ),
     Build(
+        name="isolation",
+        why="readers of committed records get those of open transactions",
+        without=("readers of committed records end at the last stable offset",),
+        arguments=("--workload", "txn", "--nemesis", "kill", "--time", "30", "--seed", "7"),
+    ),
+    Build(
         name="keys",
         why="compaction keeps no record of a key that has a newer one, or the newest",
         without=("a newer record of the same key",),

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from raftlog.testing.checker.gather_groups import GroupsGatherer
+from raftlog.testing.checker.gather_transactions import TransactionsGatherer
 from raftlog.testing.checker.verdict import FAR, Table
 from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, Seen
@@ -131,6 +132,7 @@ class Gatherer:
         self.sessions: list[str] = []  # names of consumers, by session
         self.polls = Table(len(POLL))
         self.groups = GroupsGatherer(self.trouble)
+        self.transactions = TransactionsGatherer(self.trouble)
         self.faults: dict[int, FaultSpan] = {}
         self.phases: list[history.Phase] = []
         self.troubles: list[str] = []
@@ -158,6 +160,8 @@ class Gatherer:
             history.Commit: lambda entry: self.groups.commit(entry, self.line),
             history.Committed: lambda entry: self.groups.committed(entry, self.line),
             history.Member: lambda entry: self.groups.member(entry, self.line),
+            history.Transact: lambda entry: self.transactions.transact(entry, self.line),
+            history.TxnRead: self.transactions.read,
             history.Fault: self._fault,
             history.Phase: self.phases.append,
             history.Note: self._note,

@@ -19,7 +19,14 @@ from raftlog.testing.checker import groups, log
 from raftlog.testing.checker import run as run_checks
 from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
 from raftlog.testing.checker.partition import Lifetimes, Partition, Polls
-from raftlog.testing.checker.verdict import EVIDENCE_MAX, KINDS, Findings, Verdict, judged
+from raftlog.testing.checker.verdict import (
+    EVIDENCE_MAX,
+    KINDS,
+    TRANSACTIONS,
+    Findings,
+    Verdict,
+    judged,
+)
 from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
 
@@ -35,6 +42,7 @@ NO_LIMIT: Final = "the duration of outages is not limited"
 NO_DUMPS: Final = "the files of replicas were not checked"
 NO_GROUPS: Final = "there was no consumer group"
 NO_MEMBERS: Final = "the consumer groups had no members"
+NO_TRANSACTIONS: Final = "there was no transaction"
 NOT_COMPACTED: Final = "no topic was compacted"
 LOSSES: Final = (
     "LOST-tail",
@@ -43,6 +51,12 @@ LOSSES: Final = (
     "GROUP-SKIPPED",
     "COMPACT-LOST-KEY",
     "COMPACT-RESURRECTED",
+    "TXN-LOST-WRITE",
+    "TXN-TORN",
+    "TXN-ABORTED-READ",
+    "TXN-DUPLICATE",
+    "TXN-OFFSETS-SPLIT",
+    "TXN-INCONSISTENT-OFFSET",
 )
 OF_MEMBERS: Final = (
     "GROUP-SKIPPED",
@@ -108,8 +122,13 @@ def _judge(run: Gatherer, limits: Limits) -> Verdict:
     if limits.outage_max_ns >= NEVER:
         not_applicable["UNAVAILABLE"] = NO_LIMIT
     findings = Findings(not_applicable, limits.evidence_max)
+    for kind, text in run.transactions.findings():
+        findings.add(kind, text)
     partitions = list(_partitions(run, beyond_since, limits.durable_acks))
     for partition in partitions:
+        if partition.name in run.transactions.partitions:
+            run_checks.check_copies(partition, findings)  # aborted records are in them
+            continue
         log.take_log(partition, findings)
         log.check_stored_values(partition, findings)
         log.check_appends(partition, findings)
@@ -170,6 +189,8 @@ def _not_applicable(run: Gatherer, beyond_since: int) -> dict[str, str]:
         reasons |= {kind: NO_GROUPS for kind in KINDS if kind.startswith("GROUP-")}
     elif not run.groups.members:
         reasons |= dict.fromkeys(OF_MEMBERS, NO_MEMBERS)
+    if not run.transactions.partitions:
+        reasons |= {kind: NO_TRANSACTIONS for kind in KINDS if kind.startswith(TRANSACTIONS)}
     if not any(keys for _, keys, _ in _compacted(run).values()):
         reasons |= {kind: NOT_COMPACTED for kind in KINDS if kind.startswith("COMPACT-")}
     return reasons
@@ -262,6 +283,7 @@ def _stats(run: Gatherer, partitions: list[Partition]) -> dict[str, Any]:
         "replicas_dumped": sum(len(p.gathered.dumps) for p in partitions),
         "faults_injected": dict(sorted(injected.items())),
         **_group_stats(run),
+        **({"transactions": run.transactions.operations} if run.transactions.partitions else {}),
         "seconds": max(0, run.time - run.began) / SECOND if run.line else 0.0,
     }
 

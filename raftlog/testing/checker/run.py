@@ -193,7 +193,8 @@ def troubles(run: Gatherer, partitions: Sequence[Partition]) -> Iterator[str]:
     yield from _faults(run)
     if not any(phase.name == "end" for phase in run.phases):
         yield "the run did not complete"
-    if not any(partition.ok_appends() for partition in partitions):
+    has_written = run.transactions.operations.get("ok", 0)
+    if not has_written and not any(partition.ok_appends() for partition in partitions):
         yield NO_APPENDS
     for partition in partitions:
         if partition.is_missed():
@@ -269,7 +270,7 @@ INTERNAL = "__"  # name prefix of internal topics
 
 def check_replicas(partition: Partition, findings: Findings) -> None:
     if partition.name.startswith(INTERNAL):
-        _internal(partition, findings)
+        check_copies(partition, findings)
         return
     agreeing: list[Copy] = []
     tails: list[tuple[Copy, Runs]] = []
@@ -292,9 +293,9 @@ def check_replicas(partition: Partition, findings: Findings) -> None:
     _tails(partition, tails, findings)
 
 
-def _internal(partition: Partition, findings: Findings) -> None:
-    """Check an internal topic: copies are complete, and agree with each other. Its records are not
-    known to the checker."""
+def check_copies(partition: Partition, findings: Findings) -> None:
+    """Check a partition whose records are not known to the checker, such as one of an internal
+    topic: copies are complete, and agree with each other."""
     copies = list(partition.gathered.dumps.values())
     for copy in copies:
         if copy.problem:

@@ -187,7 +187,8 @@ def _splits(
         for place, output in zip(each.read, each.sent, strict=False):
             if output in there:
                 outputs.setdefault(place, []).append(output)
-    for where, end in committed.items():
+    for where in {*committed, *(place.partition for place in outputs)}:
+        end = committed.get(where, 0)
         for offset, value in final.get(where, ()):
             count = len(outputs.get(Place(where, value), ()))
             if count != (offset < end):

@@ -14,11 +14,16 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from raftlog.testing.checker import transactions
+
 Valid: TypeAlias = Literal["valid", "invalid", "unknown"]
 Found: TypeAlias = tuple[str, dict[str, Any]]  # a message, and evidence
 
 SEVERITY: Final[Mapping[Valid, int]] = {"valid": 0, "unknown": 1, "invalid": 2}
 EVIDENCE_MAX: Final = 20  # findings of one kind that are reported with evidence
+
+TRANSACTIONS: Final = "TXN-"  # begins the kinds of ``checker.transactions``
+UNSETTLED: Final = "TXN-UNSETTLED"
 
 KINDS: Final[Mapping[str, str]] = {
     "LOST-tail": "an acknowledged value is not in the final log, which ends below its offset",
@@ -70,6 +75,9 @@ KINDS: Final[Mapping[str, str]] = {
     "COMPACT-MOVED": "in a compacted topic, an acknowledged record is at another offset",
     "UNAVAILABLE": "no append was acknowledged for too long, or less than half of those sent, "
     "though the faults at that time should not have prevented it",
+    **{f"{TRANSACTIONS}{kind}": text for kind, text in transactions.KINDS.items()},
+    UNSETTLED: "after all faults were healed, a transaction stayed open, or the workers of a group "
+    "did not reach the end",
 }
 
 

@@ -31,6 +31,7 @@ STRANGE: Final = -1  # the value of a record that no send of this run can have c
 Type: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 Where: TypeAlias = tuple[int, int, int]  # first value, count, first offset
 Seen: TypeAlias = tuple[int, int, int, int]  # first offset, count, first value, leader epoch
+Placed: TypeAlias = tuple[str, int]  # partition, value
 
 
 class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="f"):
@@ -154,6 +155,39 @@ class Member(Entry, tag="member"):
     error: str = ""
 
 
+class Transact(Entry, tag="transact"):
+    """A transaction: the values that it sends, in order. ``ok``: committed; ``fail``: aborted.
+
+    ``name``: unique in the history. ``ending``: time of the request to commit, in the completion;
+    0: it was never requested. ``read``: values that it was made from, each for the value of
+    ``sent`` at the same index; it commits their offsets. ``after_fence``: the process had been told
+    before that a newer instance has its transactional id.
+    """
+
+    name: str
+    sent: list[Placed] = []
+    read: list[Placed] = []
+    ending: int = 0
+    after_fence: bool = False
+    error: str = ""
+
+
+class TxnRead(Entry, tag="txn-read"):
+    """Values of committed transactions that a reader got, by partition: offset and value.
+
+    ``is_final``: by a new reader at the end, from the start of the log on. Its last entry
+    ``is_complete``: ``committed`` has the offsets of the group whose workers wrote transactions, if
+    it ``has_group``; ``unsettled`` tells what did not come to an end after all faults were healed.
+    """
+
+    records: dict[str, list[tuple[int, int]]] = {}
+    is_final: bool = False
+    is_complete: bool = False
+    has_group: bool = False
+    committed: dict[str, int] = {}
+    unsettled: list[str] = []
+
+
 class Fault(Entry, tag="fault"):
     """A fault. ``type``: ``invoke`` before, ``info`` after the nemesis acted; ``phase``: whether it
     started or ended the fault. ``effect`` contains observations only, never expectations."""
@@ -220,6 +254,8 @@ AnyEntry: TypeAlias = (
     | Commit
     | Committed
     | Member
+    | Transact
+    | TxnRead
     | Fault
     | Phase
     | Note
@@ -256,6 +292,9 @@ class Recorder:
             self._file.write(_ENCODER.encode(entry) + b"\n")
             if isinstance(entry, Append) and entry.type != "invoke":
                 self._count(entry)
+            elif isinstance(entry, Transact) and entry.type != "invoke":
+                self.acknowledged += len(entry.sent) * (entry.type == "ok")
+                self.unknown += len(entry.sent) * (entry.type == "info")
 
     def _count(self, entry: Append) -> None:
         acknowledged = sum(count for _, count, _ in entry.offsets)
