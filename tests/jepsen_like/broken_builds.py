@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.names and build.name not in asked.names:
                 continue
             source = make(build, Path(scratch) / build.name)
-            found, what = is_found(build, (asked.report or Path(scratch)) / build.name, source)
+            report = (asked.report or Path(scratch, "reports")) / build.name
+            found, what = is_found(build, report, source)
             sys.stdout.write(f"{build.name}: {'found' if found else 'NOT FOUND'}: {what}\n")
             status |= not found
     return status

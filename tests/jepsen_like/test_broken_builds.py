@@ -22,6 +22,7 @@ def test_a_build_lacks_its_guards_and_nothing_else(tmp_path: Path, build: Build)
 
 
 @pytest.mark.nightly
+@pytest.mark.integration
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
 def test_the_harness_finds_it(tmp_path: Path, build: Build) -> None:
     found, what = is_found(build, tmp_path / "report", make(build, tmp_path / "source"))
