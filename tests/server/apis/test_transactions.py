@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
-from raftlog import Admin, limits
+from raftlog import Admin, Producer, limits
+from raftlog.client import transactions as of_clients
 from raftlog.client.administration.transactions import STATES
 from raftlog.errors import (
     CoordinatorLoadingError,
@@ -297,3 +299,26 @@ def test_ids_with_one_position_are_on_one_page(monkeypatch: pytest.MonkeyPatch) 
         ["1a", "1b", "1c"],
         ["2a", "3a"],
     ]
+
+
+def test_transactions_in_quick_succession_ask_no_coordinator(
+    broker: RunningBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third one is the first whose partitions were reserved."""
+    client.create("quick", partitions=2)
+    coordinator = broker.broker.context.transactions
+    verify, asked = coordinator.verify, Counter[int]()
+
+    def counted(name: str, producer_id: int, epoch: int, *arguments: Any, **more: Any) -> None:
+        asked[epoch] += 1
+        verify(name, producer_id, epoch, *arguments, **more)
+
+    monkeypatch.setattr(coordinator, "verify", counted)
+    for limit in ("RESERVE_WITHIN_S", "RESERVED_S"):
+        monkeypatch.setattr(of_clients, limit, 60.0)
+    with Producer(str(broker.address), transactional_id="quick") as producer:
+        for _ in range(4):
+            with producer.transaction() as txn:
+                for partition in (0, 1):
+                    txn.send("quick", b"v", partition=partition)
+    assert asked == {0: 2, 1: 2}
