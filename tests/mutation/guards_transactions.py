@@ -66,7 +66,7 @@ COORDINATING: Final = [
         name="an open transaction forgets how its epoch was asked for",
         why="a repeated request shares the epoch of an open transaction",
         module="raftlog/transactions/shard.py",
-        function="TransactionShard.add",
+        function="TransactionShard._begin",
         change=drop("assign NO_EPOCH"),
         tests=(f"{_SHARD}::test_a_client_that_went_on_cannot_be_answered_its_epoch_twice",),
     ),
@@ -247,7 +247,7 @@ GUARDS: Final = [
         why="a late batch begins a transaction that no marker ends (KIP-890)",
         module="raftlog/server/partition.py",
         function="Partition.append_marker",
-        change=drop("call _on_marker #2/2"),
+        change=drop("call _on_marker #1/2"),
         tests=(f"{_LEADER}::test_a_marker_refuses_the_batches_that_are_not_verified_yet",),
     ),
     Guard(
