@@ -17,6 +17,7 @@ from raftlog import limits
 from raftlog.consumer_groups import NO_MEMBER_EPOCH, Commit
 from raftlog.errors import (
     BrokerUnavailableError,
+    ConcurrentTransactionsError,
     LeaderNotAvailableError,
     NotLeaderError,
     RaftlogError,
@@ -210,6 +211,22 @@ def test_a_leader_that_asks_too_early_waits_for_the_last_transaction(
         cluster.verify(broker, who, part, add=True)
         who = cluster.end(who)
     assert who == (77, 3)
+
+
+@pytest.mark.parametrize("patience_s", [0.3, 3.0])
+def test_a_leader_waits_as_long_as_it_is_told(cluster: Transactions, patience_s: float) -> None:
+    who = cluster.init()
+    coordinator, part = cluster.coordinator(), cluster.parts()[0]
+    cluster.verify(coordinator, who, part, add=True)
+    transactions = cluster.context(coordinator).transactions
+    transactions._markers._ask = _lost  # type: ignore[method-assign]
+    transactions.take_marker = lambda _item, _done: None  # type: ignore[method-assign]
+    who, told = cluster.end(who), list[RaftlogError | None]()
+    began = cluster.world.time.now
+    transactions.verify(NAME, *who, [part], add=True, done=told.append, patience_s=patience_s)
+    cluster.until(lambda: bool(told))
+    assert isinstance(told[0], ConcurrentTransactionsError)
+    assert patience_s <= cluster.world.time.now - began <= patience_s + 0.5
 
 
 def test_another_coordinator_sends_the_markers_that_are_missing(cluster: Transactions) -> None:
