@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from raftlog.testing.history.entries import Admin, Append, Ends, Poll, Read, Seen
 from tests.testing.checker import mutations_of_groups as groups
 from tests.testing.checker import mutations_of_runs as runs
+from tests.testing.checker import mutations_of_transactions as txn
 from tests.testing.checker.history_editor import Acked, HistoryEditor, renumbered
 from tests.testing.checker.synthetic import SECOND, SIDE
 
@@ -457,7 +458,24 @@ _KINDS: Final[dict[str, tuple[Callable[[HistoryEditor], None], ...]]] = {
     "COMPACT-LOST-KEY": (groups.lose_a_key, groups.lose_a_key_on_a_replica),
     "COMPACT-RESURRECTED": (groups.bring_a_key_back,),
     "COMPACT-MOVED": (groups.move_a_record,),
+    "TXN-ABORTED-READ": (txn.show_an_aborted_record,),
+    "TXN-LOST-WRITE": (txn.lose_a_commit,),
+    "TXN-TORN": (txn.keep_half_of_a_transaction,),
+    "TXN-PRECOMMITTED-READ": (txn.show_a_record_before_its_commit,),
+    "TXN-DUPLICATE": (txn.store_a_record_twice,),
+    "TXN-PHANTOM": (txn.store_an_unknown_record,),
+    "TXN-INCONSISTENT-OFFSET": (txn.show_another_record_at_an_offset,),
+    "TXN-WRITE-ORDER": (txn.swap_records_of_a_transaction,),
+    "TXN-NONMONOTONIC-POLL": (txn.go_back_in_a_partition,),
+    "TXN-G1C": (txn.read_each_other,),
+    "TXN-OFFSETS-SPLIT": (
+        txn.commit_an_output_without_its_input,
+        txn.commit_an_input_without_its_output,
+    ),
+    "TXN-ZOMBIE": (txn.commit_after_a_fence,),
+    "TXN-UNSETTLED": (txn.leave_a_transaction_open,),
     UNKNOWN: (
+        txn.leave_the_records_of_transactions_unread,
         runs.break_off,
         runs.read_nothing_at_the_end,
         runs.acknowledge_nothing,
