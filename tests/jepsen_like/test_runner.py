@@ -48,7 +48,7 @@ from raftlog.types import TopicPartition
 from raftlog_jepsen import final, runner, status
 from raftlog_jepsen.final import _Reader, dump_replicas, final_reads
 from raftlog_jepsen.nemesis.driver import KINDS, expand, needs_of
-from raftlog_jepsen.plan import WORKLOADS, WorkloadName, WorkloadShape
+from raftlog_jepsen.plan import TRANSACTIONAL, WORKLOADS, WorkloadName, WorkloadShape
 from raftlog_jepsen.report.digest import digest
 from raftlog_jepsen.runner import (
     HISTORY,
@@ -404,7 +404,16 @@ def test_groups_and_keys_are_of_their_workloads() -> None:
         assert bool(plan.workload.groups) == (name in {"offsets", "groups"})
         assert any(group.members for group in plan.workload.groups) == (name == "groups")
         assert all(bool(topic.keys) == (name == "compact") for topic in plan.shape.topics)
-        assert bool(plan.shape.coordinators) == bool(plan.workload.groups)
+        is_coordinated = bool(plan.workload.groups) or name in TRANSACTIONAL
+        assert bool(plan.shape.coordinators) == is_coordinated
+        partitions = dict(plan.settings).get("transaction.state.log.num.partitions", "0")
+        assert int(partitions) == plan.shape.coordinators
+
+
+@pytest.mark.parametrize("workload", sorted(TRANSACTIONAL))
+def test_transactions_are_those_of_raftlog_s_clients(workload: WorkloadName) -> None:
+    with pytest.raises(ValueError, match="needs --client raftlog"):
+        draw_plan(run_options_options(workload=workload, client="kafka"))
 
 
 def test_kafka_clients_have_the_same_plan_and_groups_of_both_protocols() -> None:
