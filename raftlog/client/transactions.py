@@ -295,6 +295,7 @@ class Transactions:
         reserved: list[TopicPartition] = []
         if commit and self._reserves:
             reserved = self.sender.partitions[: limits.TRANSACTION_RESERVED_MAX]
+        reserves_offsets = commit and self._reserves and self._has_offsets
         self._ended_at = asyncio.get_running_loop().time() if commit else -math.inf
         request = EndTransactionRequest(
             transactional_id=self._id,
@@ -302,6 +303,7 @@ class Transactions:
             producer_epoch=self._identity.producer_epoch,
             commit=commit,
             reserve=[PartitionName(topic=tp.topic, partition=tp.partition) for tp in reserved],
+            reserve_offsets=reserves_offsets,
         )
         try:
             answer = await self._coordinators.call(self._id, apis.END_TRANSACTION, request)
@@ -319,7 +321,7 @@ class Transactions:
             raise
         assert isinstance(answer, EndTransactionResponse)
         self._unknown = None
-        self._has_reserved = bool(reserved)
+        self._has_reserved = bool(reserved) or reserves_offsets
         self._identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def _raise_unknown(self, error: RaftlogError, *, commit: bool) -> NoReturn:

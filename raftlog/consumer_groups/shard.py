@@ -95,9 +95,9 @@ class PendingGuard(NamedTuple):
     of the producer may arrive in between (KIP-890). Otherwise, a late commit would belong to no
     transaction, and stay pending.
 
-    ``has_begun``: the transaction has pending offsets in the shard, so its coordinator knows that
-    it extends to the shard. ``coordinator_epoch``: lower limit of that of the coordinator that
-    confirms it.
+    ``has_begun``: the transaction has pending offsets in the shard, or the last one has reserved
+    it, so its coordinator knows that it extends to the shard. ``coordinator_epoch``: lower limit of
+    that of the coordinator that confirms it.
     """
 
     groups: GroupShard
@@ -131,14 +131,15 @@ class _Open(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The last marker of a producer. ``number``: of the shard's markers. ``is_bumped``: as in
-    ``Marker``.
+    """The last marker of a producer. ``number``: of the shard's markers. ``is_bumped``,
+    ``reserves``: as in ``Marker``.
     """
 
     producer_epoch: int
     coordinator_epoch: LeaderEpoch
     number: int
     is_bumped: bool
+    reserves: bool
 
 
 class GroupShard:
@@ -577,14 +578,17 @@ class GroupShard:
         Raises ``CoordinatorLoadingError``.
         """
         self._check_started()
-        known = self._open.get(producer_id)
+        known, ended = self._open.get(producer_id), self._ended.get(producer_id)
         has_begun = known is not None and known.producer_epoch == producer_epoch
+        is_reserved = (
+            ended is not None and ended.reserves and ended.producer_epoch == producer_epoch
+        )
         return PendingGuard(
             self,
             producer_id,
             producer_epoch,
             coordinator_epoch,
-            has_begun=has_begun and self._pending_count(producer_id) > 0,
+            has_begun=is_reserved or (has_begun and self._pending_count(producer_id) > 0),
             markers_seen=self._markers_seen,
         )
 
@@ -667,7 +671,11 @@ class GroupShard:
         self._markers_seen += 1
         epoch = max(marker.producer_epoch, 0 if last is None else last.producer_epoch)
         self._ended[producer_id] = _Ended(
-            epoch, marker.coordinator_epoch, self._markers_seen, marker.is_bumped
+            epoch,
+            marker.coordinator_epoch,
+            self._markers_seen,
+            marker.is_bumped,
+            marker.reserves and marker.producer_epoch == epoch,
         )
         if len(self._ended) > limits.TRANSACTION_MARKERS_KEPT_MAX:
             oldest = next(iter(self._ended))

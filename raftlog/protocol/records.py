@@ -723,7 +723,8 @@ class EndTransactionRequest(Message):
 
     ``reserve``: partitions of it that are in the next transaction, too. After a commit, their
     leaders store the first batch of that without a question to the coordinator. The client begins
-    it within ``TRANSACTION_RESERVED_MS``, or aborts it.
+    it within ``TRANSACTION_RESERVED_MS``, or aborts it. ``reserve_offsets``: the same for the
+    groups whose offsets it commits.
     """
 
     transactional_id: TransactionalId
@@ -731,6 +732,7 @@ class EndTransactionRequest(Message):
     producer_epoch: ProducerEpoch
     commit: bool
     reserve: Annotated[list[PartitionName], Meta(max_length=limits.TRANSACTION_RESERVED_MAX)] = []
+    reserve_offsets: bool = False
 
 
 class EndTransactionResponse(Message):

@@ -452,6 +452,23 @@ async def test_offsets_are_committed_with_the_records(fake: FakeCluster) -> None
 
 
 @runs(run)
+async def test_transactions_with_offsets_reserve_the_groups_too(fake: FakeCluster) -> None:
+    groups = filled(fake)
+    FakeTransactions(fake, groups)
+    async with consumer_of(fake, auto_commit=False) as consumer, producer_of(fake) as producer:
+        await consumer.subscribe(["t"])
+        for _ in range(3):
+            await some(consumer, 1)
+            async with producer.transaction() as txn:
+                await txn.commit_offsets(consumer)
+        async with producer.transaction() as txn:
+            await txn.send("t", b"a")
+    ends = [each for each in fake.asked(EndTransactionRequest) if each.commit]
+    assert [each.reserve_offsets for each in ends] == [False, True, True, False]
+    assert groups.committed()[A] == 3
+
+
+@runs(run)
 async def test_a_member_that_lost_its_partitions_does_not_commit(fake: FakeCluster) -> None:
     groups = filled(fake)
     known = FakeTransactions(fake, groups)

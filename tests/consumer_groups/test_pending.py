@@ -77,9 +77,10 @@ class TransactionScene(ClassicScene):
         epoch: int = 0,
         by: int = 1,
         bumped: bool = False,
+        reserves: bool = False,
     ) -> int:
         """Returns the number of records that the marker writes."""
-        marker = Marker(producer, epoch, commit, by, bumped)
+        marker = Marker(producer, epoch, commit, by, bumped, reserves)
         step = self.shard.end_transaction(marker, now=self.now)
         self.take(step)
         return len(step.records)
@@ -189,6 +190,22 @@ def test_a_marker_of_a_former_coordinator_is_refused_after_a_failover_of_the_gro
     assert (scene.offset("t", 0), scene.pending()) == (9, {(PRODUCER, 0): 12})
     scene.end(by=4)
     assert scene.offset("t", 0) == 12
+
+
+def test_a_commit_reserves_the_groups_for_the_next_transaction_only() -> None:
+    """Its coordinator need not be asked: that they are in it was committed before the marker."""
+    scene = TransactionScene()
+    scene.pend(0)
+    scene.end(epoch=1, bumped=True, reserves=True)
+    assert [scene.guard(epoch=epoch).has_begun for epoch in (0, 1, 2)] == [False, True, False]
+    scene.pend(0, epoch=1, offset=12)
+    scene.end(epoch=2, bumped=True)
+    scene.end(epoch=1, bumped=True, reserves=True)  # it arrives again
+    assert not any(scene.guard(epoch=epoch).has_begun for epoch in (0, 1, 2))
+    assert scene.offset("t", 0) == 12
+    scene.end(epoch=3, bumped=True, reserves=True)
+    scene.fail_over()
+    assert not scene.guard(epoch=3).has_begun
 
 
 def test_a_marker_of_a_former_coordinator_is_refused() -> None:

@@ -43,7 +43,7 @@ from raftlog.transactions.shard import (
     TransactionShard,
     TransactionView,
 )
-from raftlog.types import TimestampMs
+from raftlog.types import OFFSETS_TOPIC, TimestampMs
 
 
 def handle_find_coordinators(context: BrokerContext, request: Request, reply: Reply) -> None:
@@ -112,17 +112,20 @@ def handle_end(context: BrokerContext, request: Request, reply: Reply) -> None:
         is_commit=message.commit,
         version=BUMPING_VERSION,
         new_id=draw(context.entropy, context.owner(reply.connection)),
-        reserved=_ids_of(context, message.reserve),
+        reserved=_reserved(context, message),
     )
 
 
-def _ids_of(context: BrokerContext, names: Iterable[records.PartitionName]) -> list[Part]:
-    """Return the partitions by the ids of their topics, without unknown ones."""
+def _reserved(context: BrokerContext, message: records.EndTransactionRequest) -> list[Part]:
+    """Return the partitions to reserve by the ids of their topics, without unknown ones."""
     parts: list[Part] = []
-    for each in names:
+    for each in message.reserve:
         topic = context.topics.get(each.topic)
         if topic is not None:
             parts.append((topic.id, each.partition))
+    offsets = context.topics.get(OFFSETS_TOPIC) if message.reserve_offsets else None
+    if offsets is not None:  # those of the transaction are among them
+        parts += [(offsets.id, number) for number in range(len(offsets.hosts))]
     return parts
 
 
