@@ -336,7 +336,9 @@ GUARDS: Final = [
         why="a repeated marker commits the offsets of the next transaction of the producer",
         module="raftlog/consumer_groups/shard.py",
         function="GroupShard.end_transaction",
-        change=replace("assign is_bumped producer_epoch", "last_epoch = marker.producer_epoch"),
+        change=replace(
+            "assign is_bumped producer_epoch #2/2", "last_epoch = marker.producer_epoch"
+        ),
         tests=(
             f"{_PENDING}::test_a_bumped_marker_that_comes_twice_does_not_end_the_next_transaction",
         ),
