@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 SEQUENCES: Final = 1 << 31
 # Longer than the longest pause before a producer resends a batch (Spark replays after days).
 PRODUCER_EXPIRY_MS: Final = 7 * 86_400_000
+# Why an epoch is old, by whether the batch belongs to a transaction.
+_FENCING: Final = {
+    False: "a newer instance of this producer has written. Stop this instance",
+    True: "the transaction was aborted, by an operator or after its time limit, or a newer "
+    "instance uses this transactional ID: the commit says which",
+}
 
 
 class WrittenBatch(NamedTuple):
@@ -133,8 +139,7 @@ class ProducerTable:
         if known is not None and header.producer_epoch < known.epoch:
             raise ProducerFencedError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} is fenced by "
-                f"epoch {known.epoch}: a newer instance of this producer has written. "
-                "Stop this instance"
+                f"epoch {known.epoch}: {_FENCING[header.is_transactional]}"
             )
         expected = 0
         if known is not None and header.producer_epoch == known.epoch:

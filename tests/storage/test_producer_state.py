@@ -14,7 +14,7 @@ from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.errors import OutOfOrderSequenceError, ProducerFencedError
 from raftlog.record import KAFKA_ROWS, BatchHeader, parse_header
-from raftlog.record.batch import COMPACTED
+from raftlog.record.batch import COMPACTED, TRANSACTIONAL
 from raftlog.storage import Log
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
@@ -171,8 +171,10 @@ def test_a_new_epoch_starts_at_0_and_fences_the_old_one() -> None:
     table = table_of(header_of(0, count=3), header_of(0, epoch=2))
     with pytest.raises(ProducerFencedError, match="epoch 1 is fenced by epoch 2"):
         table.check(header_of(3, epoch=1))
-    with pytest.raises(ProducerFencedError):
+    with pytest.raises(ProducerFencedError, match="Stop this instance"):
         table.check(header_of(0, count=3))
+    with pytest.raises(ProducerFencedError, match="the transaction was aborted"):
+        table.check(header_of(3, epoch=1)._replace(attributes=TRANSACTIONAL))
     assert table.check(header_of(1, epoch=2)) is None
 
 
