@@ -28,8 +28,9 @@ from raftlog.errors import (
     UnknownProducerError,
 )
 from raftlog.record import BatchHeader
-from raftlog.server.apis.fetch import Part, Read
+from raftlog.server.apis.fetch import Part, PartRead, Read
 from raftlog.server.apis.produce import ACKS_LEADER, append
+from raftlog.server.context import BrokerContext
 from raftlog.server.kafka import fetch, produce
 from raftlog.server.partition import Partition
 from raftlog.testing.kafka_wire import assignment, subscription
@@ -66,7 +67,7 @@ from raftlog.testing.simulator.workload import (
     record_name,
 )
 from raftlog.testing.simulator.world import World
-from raftlog.types import Buffer, ConsumerRecord, TopicPartition
+from raftlog.types import Buffer, ConsumerRecord, Offset, TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -577,7 +578,9 @@ def test_reading_above_the_high_watermark_is_caught(monkeypatch: pytest.MonkeyPa
     class ReadAll(Read):
         __slots__ = ()
 
-        def _read_batches(self, part: Part, host: Partition, bytes_left: int) -> list[bytes]:
+        def _read_batches(
+            self, part: Part, host: Partition, end: Offset, bytes_left: int
+        ) -> list[bytes]:
             bytes_max = min(part.bytes_max, bytes_left)
             return host.read_uncommitted(start_offset=part.offset, bytes_max=bytes_max)
 
@@ -588,8 +591,10 @@ def test_reading_above_the_high_watermark_is_caught(monkeypatch: pytest.MonkeyPa
 def test_omitting_a_batch_from_a_response_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = fetch._rows
 
-    def all_but_the_first(chunks: list[bytes]) -> Generator[Any, Any, list[Buffer]]:
-        pieces = yield from rows(chunks)  # two of each batch
+    def all_but_the_first(
+        context: BrokerContext, found: PartRead
+    ) -> Generator[Any, Any, list[Buffer]]:
+        pieces = yield from rows(context, found)  # two of each batch
         return pieces[2:] if len(pieces) > 2 else pieces
 
     monkeypatch.setattr(fetch, "_rows", all_but_the_first)
