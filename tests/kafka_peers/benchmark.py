@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +45,8 @@ RATE: Final = 5_000  # records/s whose latency is measured
 PACED: Final = 3 * RATE
 TRANSACTION, PARTITIONS = 34, 3  # records of a transaction to each partition
 COMMITS: Final = 100
+SETTLE_S_MAX: Final = 30
+IDLE_S: Final = 0.15  # processor time of all brokers in a second, with nothing to do
 MANY: Final = 1_000  # partitions that are created at once
 
 now = time.perf_counter
@@ -250,6 +252,19 @@ WORKLOADS: Final = (
 BESIDE: Final = ("raftlog", "Kafka, synced")  # the two systems whose ratio is shown
 
 
+def settle(systems: Sequence[System]) -> None:
+    """Wait until no broker works, and no written page waits for the disk: what one system left to
+    do later would be counted as the time of the next one.
+    """
+    os.sync()
+    clusters = {each.cluster.pids: each.cluster for each in systems}.values()
+    for _ in range(SETTLE_S_MAX):
+        before = sum(each.busy_s() for each in clusters)
+        Event().wait(1)
+        if sum(each.busy_s() for each in clusters) - before < IDLE_S:
+            return
+
+
 def measure(system: System, figures: Figures, records: int) -> None:
     client = system.client
     topic = system.topic()
@@ -267,7 +282,6 @@ def measure(system: System, figures: Figures, records: int) -> None:
     figures.add(TAIL, statistics.quantiles(paced, n=100)[98] * 1e3)
     figures.add(COMMIT, COMMITS / client.commits(system.topic(PARTITIONS), COMMITS, small))
     figures.add(MEMORY, system.memory_mb())
-    figures.add(CREATE, system.creation() * 1e3)
 
 
 def line() -> bytes:
@@ -372,10 +386,17 @@ def main() -> None:
             sys.stderr.write(f"not counted, while code is compiled: {each.cluster.name}\n")
             measure(each, Figures(), records)
         for turn in range(given.rounds):
-            for each in systems[turn % 4 :] + systems[: turn % 4]:
+            order = systems[turn % 4 :] + systems[: turn % 4]
+            for each in order if turn % 2 else reversed(order):  # each has other predecessors
                 name = each.cluster.name
+                settle(systems)
                 sys.stderr.write(f"round {turn + 1} of {given.rounds}: {name}\n")
                 measure(each, found[name], records)
+        # At the end: Kafka removes the files of deleted topics a minute later.
+        for _ in range(given.rounds):
+            for each in systems:
+                settle(systems)
+                found[each.cluster.name].add(CREATE, each.creation() * 1e3)
         load = before, os.getloadavg()[0]
     said = text(found, given.rounds, load)
     sys.stdout.write(said)
