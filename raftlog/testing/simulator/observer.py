@@ -11,7 +11,7 @@ that can be observed from outside.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from raftlog.errors import RaftlogError
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.elections import group_id
+from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
@@ -190,6 +191,8 @@ class Observer:
         - every Raft group has enough voters, all of them on their current disks;
         - an in-sync replica of each partition and a voter of the cluster group remain. Without such
           a voter, recovery is impossible (ADR 40);
+        - one that remains has the newest state of the cluster durably. A change is acknowledged on
+          as many brokers as the highest replication factor, which the lost ones may be;
         - one target replica of each move remains: the old replicas may be removed at any time.
         """
         if any(
@@ -209,6 +212,7 @@ class Observer:
             and all(node.membership.is_in for node in nodes.values())
             and all(_is_whole(node, nodes) for node in nodes.values())
             and not any(node.subscription.voters.keys() <= lost for node in nodes.values())
+            and _has_newest_state(nodes, lost)
             and not any(target <= lost for node in nodes.values() for target in _targets(node))
         )
 
@@ -555,6 +559,16 @@ class Observer:
         assert kind in INVARIANTS
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(kind, f"{self._world.time.now:.6f} {message}"))
+
+
+def _has_newest_state(nodes: Mapping[int, ClusterNode], lost: Container[int]) -> bool:
+    newest = max(node.machine.version for node in nodes.values())
+    return any(
+        node.machine.version == newest
+        and (node.plane.has_vote(CLUSTER_GROUP) or node._state_copy._saved.version == newest)
+        for broker, node in nodes.items()
+        if broker not in lost
+    )
 
 
 def node_of(machine: BrokerMachine) -> ClusterNode | None:
