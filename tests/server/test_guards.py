@@ -166,6 +166,22 @@ async def test_who_is_asked_for_a_sign_gives_it_after_the_question(s: Scene) -> 
 
 
 @runs(play)
+async def test_a_question_that_no_request_awaited_is_carried_by_the_next_response(s: Scene) -> None:
+    """Else it would wait for records, and the leader for the Raft group."""
+    lead = Leading(s)
+    lead.leader()
+    lead.fetch(at(0), full=True)
+    lead.session.when_fetched_again(lambda: None)
+    await s.come_to_rest()  # answers the only request that waits
+    lead.session.when_fetched_again(lambda: None)
+    await s.come_to_rest()
+    reply = PaperReply()
+    request = ReplicaFetchRequest(partitions=[], full=False, round=1)
+    lead.session.fetch(request, reply.as_reply)
+    assert reply.answers
+
+
+@runs(play)
 async def test_a_log_that_is_to_be_cut_takes_nothing_until_then(s: Scene) -> None:
     """Two requests are out: the answer to the second must not go behind what the first cuts."""
     c = Copying(s)

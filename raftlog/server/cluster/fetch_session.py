@@ -181,7 +181,10 @@ class FetchSession:
         self._timer = self._loop.call_later(
             request.wait_ms_max / 1_000, lambda: self._respond_waiting(final=True)
         )
-        self._respond_waiting(final=False)
+        # A round that began while no fetch waited: this response carries it. Without one, a check
+        # would wait for records, or for the Raft group.
+        is_awaited = bool(self._round_waiters) and self._round_waiters[0][0] <= self._round
+        self._respond_waiting(final=is_awaited)
 
     def progress(self, positions: list[DurablePosition]) -> None:
         """Record the durable end offsets that the follower reports."""
