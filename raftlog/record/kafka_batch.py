@@ -382,7 +382,7 @@ class ConvertedBatches:
 
     def find(self, topic: str, partition: int, batch: Buffer) -> list[Buffer] | None:
         """Return the rows of ``batch``, whose CRCs the caller has verified, if they are kept."""
-        key = (topic, partition, bytes(batch[:HEADER_BYTES]))
+        key = _place_of(topic, partition, batch)
         rows = self._rows.get(key)
         if rows is not None:
             self._rows.move_to_end(key)
@@ -391,7 +391,7 @@ class ConvertedBatches:
     def keep(self, topic: str, partition: int, batch: Buffer, rows: list[Buffer]) -> None:
         """Keep ``rows``, the result of ``to_kafka``, in place of those that were read least
         recently. Rows of more than a quarter of the limit are not kept."""
-        key = (topic, partition, bytes(batch[:HEADER_BYTES]))
+        key = _place_of(topic, partition, batch)
         size = _size(rows)
         if key in self._rows or size > self._bytes_max // 4:
             return
@@ -399,6 +399,10 @@ class ConvertedBatches:
         self._bytes += size
         while self._bytes > self._bytes_max:
             self._bytes -= _size(self._rows.popitem(last=False)[1])
+
+
+def _place_of(topic: str, partition: int, batch: Buffer) -> tuple[str, int, bytes]:
+    return topic, partition, bytes(batch[:HEADER_BYTES])
 
 
 def _size(rows: list[Buffer]) -> int:

@@ -20,7 +20,6 @@ from raftlog.config import Address
 from raftlog.server.http.collect import Readiness
 
 ASK_TIMEOUT_S: Final = 3.0  # a worker whose loop is held for longer is not healthy
-BYTES_MAX: Final = limits.HTTP_WORKER_ANSWER_BYTES_MAX
 _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what such a worker is reached at
 
 
