@@ -6,6 +6,7 @@ Each test that cannot pass is listed with its reason. A listed test that passes 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ TIMEOUT_S = 900
 IN_PARALLEL = 8
 SCRIPTS = ("kafka-topics", "kafka-acls")  # that the tests call
 THREE_BROKERS = "0103"  # of transactions: creates topics of three replicas
+TIMED = "0055"  # limits latencies to 55 ms: alone, repeated, and not on a busy machine
+TIMED_ATTEMPTS = 3
 QUICK = "0113"  # takes ten minutes, except in the quick mode of its suite
 CANNOT_PASS = {
     "0081_admin": "creates topics with assigned replicas",
@@ -48,7 +51,7 @@ pytestmark = [
 
 def write_kafka(directory: Path) -> Path:
     """Write Kafka's scripts as in its distribution. Returns the directory for KAFKA_PATH."""
-    (directory / "bin").mkdir(parents=True)
+    (directory / "bin").mkdir(parents=True, exist_ok=True)
     for name in SCRIPTS:
         script = directory / f"bin/{name}.sh"
         script.write_text(f"#!/bin/sh\nexec java -cp '{JAVA_LIBRARY}/*' {TOOLS[name]} \"$@\"\n")
@@ -59,15 +62,18 @@ def write_kafka(directory: Path) -> Path:
 @pytest.mark.parametrize(
     ("scenario", "is_quick", "count", "passed_min", "only"),
     [
-        ("default", False, 1, 74, ""),
+        ("default", False, 1, 73, ""),
         ("default", True, 1, 1, ""),
         ("noautocreate", False, 3, 4, ""),
         ("default", False, 3, 1, THREE_BROKERS),
+        ("default", False, 1, 1, TIMED),
     ],
 )
 def test_the_tests_of_librdkafka(
     tmp_path: Path, scenario: str, is_quick: bool, count: int, passed_min: int, only: str
 ) -> None:
+    if only == TIMED and os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("the machine is busy: latencies would not be those of the broker")
     report, conf = tmp_path / "report.json", tmp_path / "test.conf"
     settings = {**SETTINGS, "auto.create.topics.enable": str(scenario == "default").lower()}
     skipped = [number for numbers in NOT_RUN.values() for number in numbers]
@@ -75,27 +81,36 @@ def test_the_tests_of_librdkafka(
     if not is_quick:
         skipped.append(QUICK)
     if not only:
-        skipped.append(THREE_BROKERS)
+        skipped += THREE_BROKERS, TIMED
+    parallel = 1 if only == TIMED else IN_PARALLEL
     with cluster(count, directory=tmp_path, settings=settings) as brokers:
         conf.write_text(f"bootstrap.servers={brokers.bootstrap}\ntest.topic.random=true\n")
-        output = run_suite(
-            ["./test-runner", f"-p{IN_PARALLEL}", "-L", "-K", "-E", "-s", scenario, *words],
-            LIBRDKAFKA / "tests",
-            {
-                "RDKAFKA_TEST_CONF": str(conf),
-                "LD_LIBRARY_PATH": "../src:../src-cpp",
-                "TEST_REPORT": str(report),
-                "TEST_KAFKA_VERSION": KAFKA_VERSION,
-                "TESTS_SKIP": ",".join(skipped),
-                **({"TESTS": only} if only else {}),
-                "KAFKA_PATH": str(write_kafka(tmp_path / "kafka")),
-                "BROKERS": brokers.bootstrap,
-            },
-            TIMEOUT_S,
-        )
-    outcomes = {
+        for _attempt in range(TIMED_ATTEMPTS if only == TIMED else 1):
+            output = run_suite(
+                ["./test-runner", f"-p{parallel}", "-L", "-K", "-E", "-s", scenario, *words],
+                LIBRDKAFKA / "tests",
+                {
+                    "RDKAFKA_TEST_CONF": str(conf),
+                    "LD_LIBRARY_PATH": "../src:../src-cpp",
+                    "TEST_REPORT": str(report),
+                    "TEST_KAFKA_VERSION": KAFKA_VERSION,
+                    "TESTS_SKIP": ",".join(skipped),
+                    **({"TESTS": only} if only else {}),
+                    "KAFKA_PATH": str(write_kafka(tmp_path / "kafka")),
+                    "BROKERS": brokers.bootstrap,
+                },
+                TIMEOUT_S,
+            )
+            outcomes = outcomes_of(report)
+            if "FAILED" not in outcomes.values():
+                break
+    verify_outcomes(outcomes, CANNOT_PASS, passed_min, output)
+
+
+def outcomes_of(report: Path) -> dict[str, str]:
+    """Return the outcomes by name of the tests that were selected."""
+    return {
         name: test["state"]
         for name, test in json.loads(report.read_text())["tests"].items()
         if name[0].isdigit()
     }
-    verify_outcomes(outcomes, CANNOT_PASS, passed_min, output)
