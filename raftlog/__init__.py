@@ -5,8 +5,11 @@ Names are imported at their first use, so that ``raftlog --help`` does not impor
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from raftlog.former_names import Finder
 
 if TYPE_CHECKING:
     from raftlog import aio, errors
@@ -61,6 +64,8 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+sys.meta_path.insert(0, Finder())
 
 # Without "open": `from raftlog import *` would replace the built-in function.
 __all__ = [

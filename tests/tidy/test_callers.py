@@ -15,6 +15,7 @@ from tests.tidy.sources import Source
 
 # Called by what users write, or by a library that finds it by its name.
 CALLED_FROM_OUTSIDE = {
+    "raftlog/former_names.py": "methods that importlib calls",
     "raftlog/testing/pytest_plugin.py": "hooks of pytest",
     "raftlog/bench/metrics_broker.py": "methods of ast.NodeTransformer",
     "raftlog/client/scan_dataset.py": "methods of pyarrow.dataset, which DuckDB and others call",

@@ -126,12 +126,9 @@ def dotted_strings(source: Source) -> set[str]:
     return {node.value.partition(":")[0] for node in nodes if isinstance(node.value, str)}
 
 
-FORMER_NAMES = {"raftlog.cli", "raftlog.jepsen_like", "raftlog.spark_source"}
-
-
 def test_no_module_is_dead() -> None:
     # The console script, and what users import.
-    alive = {"raftlog_cli.main", "raftlog.tracing", *FORMER_NAMES}
+    alive = {"raftlog_cli.main", "raftlog.tracing"}
     for source in sources.packages():
         alive |= {name for name in source.imported_modules if name != source.module}
         alive |= dotted_strings(source)
