@@ -24,7 +24,7 @@ define install
 	fi
 endef
 
-.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench bench-peers profile figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz pipelines docs clean
+.PHONY: help demo quick test console-test check audit seeds tools nightly mutation chaos bench bench-check bench-peers profile figures kafka-peers kafka-differential kafka-fuzz handshake-fuzz pipelines docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,6 +75,9 @@ mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests hav
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
 	$(BIN)/raftlog bench imports
+
+bench-check: $(VENV)/.dev ## the ratios to the floor, compared with those of tests/bench.json; ARGS=--write records them (2 minutes)
+	$(BIN)/python -m tests.bench_check $(ARGS)
 
 bench-peers: $(VENV)/.dev ## raftlog beside Kafka, which it installs, by turns; ARGS=--write puts the table on the page (15 minutes)
 	$(BIN)/python -m tests.kafka_peers.install kafka
