@@ -186,7 +186,7 @@ class Tables:
         statements = self._connection.extract_statements(query)
         if len(statements) != 1:
             raise click.UsageError(f"the query has {len(statements)} statements: write one")
-        for name in sorted(self._connection.get_table_names(query)):
+        for name in sorted(self._names(query)):
             self._add(name)
         relation: Any = self._interruptible(lambda: self._connection.sql(query))
         if relation is None:
@@ -195,6 +195,20 @@ class Tables:
         read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
         rows = self._interruptible(lambda: read(ROWS_PER_BATCH))
         return Result(rows.schema, self._batches(rows))
+
+    def _names(self, query: str) -> set[str]:
+        """Return the names of the tables in the query, and of its common table expressions."""
+        import duckdb
+
+        try:
+            return self._connection.get_table_names(query)
+        except duckdb.BinderException:
+            # It binds the query to tables without columns: ASOF and NATURAL joins, and USING, need
+            # some. Other errors are raised again by the query itself.
+            ((tree,),) = self._connection.execute(
+                "SELECT json_serialize_sql(?)", [query]
+            ).fetchall()
+            return set(_table_names(json.loads(tree)))
 
     def _batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         while (batch := self._interruptible(lambda: next(rows, None))) is not None:
@@ -248,6 +262,17 @@ class Tables:
             if isinstance(error, duckdb.CatalogException) and self._missing:
                 raise Failed(str(self._missing[0])) from error  # it has similar names
             raise Failed(str(error)) from error
+
+
+def _table_names(tree: Any) -> Iterator[str]:
+    """Yield the names of tables in a query that ``json_serialize_sql`` returned."""
+    if isinstance(tree, dict):
+        if tree.get("type") == "BASE_TABLE":
+            yield tree["table_name"]
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for part in tree:
+            yield from _table_names(part)
 
 
 # -- output ----------------------------------------------------------------------------------------
