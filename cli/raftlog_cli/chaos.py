@@ -504,7 +504,8 @@ def campaign(
 ) -> None:
     """Execute runs with different mixes of faults, and summarize their verdicts.
 
-    Exit status: 0 if all runs were valid, 1 if any had an anomaly, else 3.
+    Mixes with a fault that cannot be injected on this machine are left out, and named. Exit status:
+    0 if all runs were valid, 1 if any had an anomaly, else 3.
 
     \b
     Example:
@@ -512,7 +513,13 @@ def campaign(
       raftlog chaos campaign --time 10800 --mix membership --report membership
     """
     with failing_as_unknown():
-        from raftlog_jepsen.runner import CampaignOptions, mixes_named, table
+        from raftlog_jepsen.runner import (
+            CampaignOptions,
+            kinds_missing_here,
+            mixes_named,
+            runnable,
+            table,
+        )
         from raftlog_jepsen.runner import campaign as make_runs
 
         if client == "kafka":
@@ -521,6 +528,11 @@ def campaign(
             mixes = mixes_named(names, secure=secure, client=client)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--mix") from None
+        mixes, notes = runnable(mixes, kinds_missing_here())
+        for note in notes:
+            output.note(note)
+        if not mixes:
+            raise Failed("none of these mixes can be run on this machine")
         rows = make_runs(
             CampaignOptions(
                 directory=directory,

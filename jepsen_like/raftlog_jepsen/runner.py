@@ -610,6 +610,26 @@ def mixes_named(
     return [replace(mix, secure=secure, client=client) for mix in found]
 
 
+def kinds_missing_here() -> dict[str, str]:
+    """Return the kinds of fault that cannot be injected on this machine, with the reasons."""
+    command = [sys.executable, "-m", "raftlog", "chaos", "run", "--list", "--json"]
+    listed = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return {kind["name"]: kind["why_not"] for kind in json.loads(listed.stdout) if kind["why_not"]}
+
+
+def runnable(mixes: Iterable[Mix], missing: Mapping[str, str]) -> tuple[list[Mix], list[str]]:
+    """Return the mixes without ``missing`` kinds, and a note for each other one with the reason."""
+    found, notes = [], []
+    for mix in mixes:
+        reasons = {missing[kind]: kind for kind in expand(mix.nemeses) if kind in missing}
+        if reasons:
+            why = "; ".join(f"{kind}: {reason}" for reason, kind in reasons.items())
+            notes.append(f"the mix {mix.name!r} is left out. {why}")
+        else:
+            found.append(mix)
+    return found, notes
+
+
 def run_campaign(mix: Mix, seed: int, options: CampaignOptions) -> Row:
     """Execute one run in a separate process. Raises ``ValueError`` for contradictory options."""
     directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"

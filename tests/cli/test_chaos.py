@@ -286,6 +286,15 @@ class Fake:
         return self._rows
 
 
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Kinds that cannot be injected on this machine."""
+    kinds: dict[str, str] = {}
+    monkeypatch.setattr(runner, "kinds_missing_here", lambda: kinds)
+    return kinds
+
+
+@pytest.mark.usefixtures("missing")
 @pytest.mark.parametrize(
     ("verdicts", "status"),
     [
@@ -305,6 +314,22 @@ def test_the_worst_run_decides(
     assert f"{len(verdicts)} runs, {verdicts.count('valid')} valid" in ran.out.decode()
 
 
+def test_mixes_that_the_machine_cannot_run_are_left_out(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, missing: dict[str, str]
+) -> None:
+    missing["clock-jump"] = "no libfaketimeMT.so.1"
+    fake = Fake("valid")
+    monkeypatch.setattr(runner, "campaign", fake)
+    ran = raftlog("chaos", "campaign")
+    names = {mix.name for mix in fake.asked[0].mixes}
+    assert names == {mix.name for mix in runner.MIXES} - {
+        *("clocks", "everything", "everything with groups")
+    }
+    assert "the mix 'clocks' is left out. clock-jump: no libfaketimeMT.so.1" in ran.err
+    assert raftlog("chaos", "campaign", "--mix", "clocks").status == 3
+
+
+@pytest.mark.usefixtures("missing")
 def test_options_are_passed_on(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

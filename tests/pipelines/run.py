@@ -154,49 +154,64 @@ def process(command: Sequence[object], log: Path, **options: object) -> Iterator
             started.wait()
 
 
-@contextmanager
-def postgres(directory: Path) -> Iterator[dict[str, str]]:
+class Postgres:
     """A PostgreSQL server, as another user if this one is root, whom it refuses."""
-    import psycopg
 
-    programs = postgres_directory()
-    assert programs is not None, "checked by missing()"
-    data, port = Path(tempfile.mkdtemp(prefix="postgres-", dir=directory)), free_port()
-    options: dict[str, object] = {}
-    if os.geteuid() == 0:
-        shutil.chown(data, "postgres", "postgres")
-        options = {"user": "postgres", "group": "postgres", "cwd": "/"}
-    initialize = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"]
-    subprocess.run(  # type: ignore[call-overload]
-        list(map(str, initialize)), check=True, stdout=subprocess.DEVNULL, **options
-    )
-    address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
-    command = [programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", ""]
-    command += ["-c", "wal_level=logical"]
+    def __init__(self, directory: Path) -> None:
+        programs = postgres_directory()
+        assert programs is not None, "checked by missing()"
+        data, self.port = Path(tempfile.mkdtemp(prefix="postgres-", dir=directory)), free_port()
+        self.address = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        self._log = directory / "postgres.log"
+        self._options: dict[str, object] = {}
+        if os.geteuid() == 0:
+            shutil.chown(data, "postgres", "postgres")
+            self._options = {"user": "postgres", "group": "postgres", "cwd": "/"}
+        initialize = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run(  # type: ignore[call-overload]
+            list(map(str, initialize)), check=True, stdout=subprocess.DEVNULL, **self._options
+        )
+        self._command = [programs / "postgres", "-D", data, "-p", self.port, "-h", "127.0.0.1"]
+        self._command += ["-k", "", "-c", "wal_level=logical"]
 
-    def responds() -> bool:
-        with suppress(psycopg.OperationalError), psycopg.connect(address):
+    @contextmanager
+    def running(self) -> Iterator[dict[str, str]]:
+        """Run it for the duration of the block, with the data of the last time."""
+        with process(self._command, self._log, **self._options):
+            wait_until(self._responds, timeout_s=30)
+            yield {"DATABASE": self.address, "PGPORT": str(self.port)}
+
+    def _responds(self) -> bool:
+        import psycopg
+
+        with suppress(psycopg.OperationalError), psycopg.connect(self.address):
             return True
         return False
 
-    with process(command, directory / "postgres.log", **options):
-        wait_until(responds, timeout_s=30)
-        yield {"DATABASE": address, "PGPORT": str(port)}
-
 
 @contextmanager
-def debezium(directory: Path) -> Iterator[dict[str, str]]:
-    """PostgreSQL, and the JARs of Kafka Connect with Debezium, which Maven downloads once."""
+def postgres(directory: Path) -> Iterator[dict[str, str]]:
+    with Postgres(directory).running() as environ:
+        yield environ
+
+
+def connect_jars() -> Path:
+    """Return the directory of Kafka Connect with Debezium, which Maven downloads once."""
     jars = Path(sys.prefix) / "pipelines" / "connect"
     pom = EXAMPLES / "debezium" / "pom.xml"
     if not jars.is_dir() or jars.stat().st_mtime < pom.stat().st_mtime:
         words = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *words], check=True)
         os.utime(jars)
+    return jars
+
+
+@contextmanager
+def debezium(directory: Path) -> Iterator[dict[str, str]]:
     shutil.copytree(EXAMPLES / "debezium", directory / "debezium")
     shutil.copy(EXAMPLES / "debezium_rows.py", directory)
     with postgres(directory) as environ:
-        yield {**environ, "CONNECT": str(jars)}
+        yield {**environ, "CONNECT": str(connect_jars())}
 
 
 @contextmanager

@@ -46,15 +46,16 @@ def kinds_here(*, without_root: bool) -> list[Kind]:
         counts = why.keys() - {"namespaces"}  # without namespaces, relays inject network partitions
         with closing(cluster):
             found = driver.make(driver.KINDS, cluster, None)
-            return [
-                Kind(
-                    name,
-                    found[name].kinds[name],
-                    found[name].why_not(name)
-                    or next((why[need] for need in home.needs if need in counts), ""),
-                )
-                for name, home in driver.KINDS.items()
-            ]
+            whys = {name: found[name].why_not(name) for name in driver.KINDS}
+        kinds = []
+        for name, home in driver.KINDS.items():
+            reason = whys[name]
+            if reason:  # the requirements of another kind may exclude it: with its own alone
+                with closing(_cluster(set(home.needs) - why.keys(), directory)) as own:
+                    reason = driver.make((name,), own, None)[name].why_not(name)
+            reason = reason or next((why[need] for need in home.needs if need in counts), "")
+            kinds.append(Kind(name, found[name].kinds[name], reason))
+        return kinds
 
 
 def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:

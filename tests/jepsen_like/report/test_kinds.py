@@ -11,6 +11,8 @@ from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.report import kinds
 from raftlog_jepsen.report.kinds import kinds_here
 
+pytestmark = pytest.mark.integration  # what the machine has is found by trying it
+
 
 def test_every_kind_has_a_sentence() -> None:
     found = kinds_here(without_root=True)
