@@ -268,6 +268,9 @@ A broker with `http.listen` serves these metrics at `/metrics`, in the text form
 and in OpenMetrics. It also serves the `process_*` and `python_*` metrics of prometheus-client. A
 histogram has the series `_bucket`, `_sum` and `_count`. See
 [Monitoring](../how-to/monitoring.md).
+
+With `--workers`, the first worker serves the metrics of all, each sample with the label `worker`,
+and `raftlog_worker_up`: 1 for each worker that answers, else 0.
 """
 
 
