@@ -60,6 +60,10 @@ class DirectorySource:
                     self._log = None
                     log.close()
 
+    def topics(self) -> list[str]:
+        with self._records() as records:
+            return records.topics()
+
     def extents(self, topic: str) -> list[ScanRange]:
         with self._records() as records:
             return records.extents(topic)

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -150,6 +151,11 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+_SHOW_TABLES: Final = re.compile(r"\s*SHOW\s+(?:ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
+_WORDS: Final = re.compile(r'"((?:[^"]|"")+)"|(\w+)')  # a name in quotes, or without
+_WRITING: Final = frozenset(("ALTER", "DELETE", "DROP", "INSERT", "MERGE_INTO", "UPDATE"))
+
+
 class Result(NamedTuple):
     """Rows of a query."""
 
@@ -186,7 +192,17 @@ class Tables:
         statements = self._connection.extract_statements(query)
         if len(statements) != 1:
             raise click.UsageError(f"the query has {len(statements)} statements: write one")
-        for name in sorted(self._names(query)):
+        if _SHOW_TABLES.fullmatch(query):
+            import pyarrow as pa
+
+            schema = pa.schema([("name", pa.string())])
+            return Result(schema, iter([pa.record_batch([self._source.topics()], schema=schema)]))
+        if statements[0].type.name in _WRITING and (topics := self._mentioned(query)):
+            raise click.UsageError(
+                f"queries only read topics, such as {topics[0]!r}. Write records with `raftlog "
+                "produce`, and delete with `raftlog topic delete`"
+            )
+        for name in self._names(query):
             self._add(name)
         relation: Any = self._interruptible(lambda: self._connection.sql(query))
         if relation is None:
@@ -196,19 +212,25 @@ class Tables:
         rows = self._interruptible(lambda: read(ROWS_PER_BATCH))
         return Result(rows.schema, self._batches(rows))
 
-    def _names(self, query: str) -> set[str]:
-        """Return the names of the tables in the query, and of its common table expressions."""
+    def _names(self, query: str) -> list[str]:
+        """Return the names of the tables in the query."""
         import duckdb
 
         try:
-            return self._connection.get_table_names(query)
-        except duckdb.BinderException:
-            # It binds the query to tables without columns: ASOF and NATURAL joins, and USING, need
-            # some. Other errors are raised again by the query itself.
-            ((tree,),) = self._connection.execute(
-                "SELECT json_serialize_sql(?)", [query]
-            ).fetchall()
-            return set(_table_names(json.loads(tree)))
+            return sorted(self._connection.get_table_names(query))
+        except (duckdb.BinderException, duckdb.InvalidInputException):
+            # It binds the query to tables without columns: ASOF and NATURAL joins, USING and PIVOT
+            # need some. Other errors are raised again by the query itself.
+            return self._mentioned(query)
+
+    def _mentioned(self, query: str) -> list[str]:
+        """Return the topics whose names are words of the query."""
+        words = {(quoted or word).replace('""', '"') for quoted, word in _WORDS.findall(query)}
+        topics = self._source.topics()
+        found = [topic for topic in topics if topic in words]
+        # DuckDB ignores case.
+        others = {word.lower() for word in words} - {topic.lower() for topic in found}
+        return found + [topic for topic in topics if topic.lower() in others]
 
     def _batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         while (batch := self._interruptible(lambda: next(rows, None))) is not None:
@@ -262,17 +284,6 @@ class Tables:
             if isinstance(error, duckdb.CatalogException) and self._missing:
                 raise Failed(str(self._missing[0])) from error  # it has similar names
             raise Failed(str(error)) from error
-
-
-def _table_names(tree: Any) -> Iterator[str]:
-    """Yield the names of tables in a query that ``json_serialize_sql`` returned."""
-    if isinstance(tree, dict):
-        if tree.get("type") == "BASE_TABLE":
-            yield tree["table_name"]
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for part in tree:
-            yield from _table_names(part)
 
 
 # -- output ----------------------------------------------------------------------------------------

@@ -608,6 +608,9 @@ class BackupRecords:
         self._store = store
         self._manifest = read_manifest(store)
 
+    def topics(self) -> list[str]:
+        return sorted(self._manifest.topics)
+
     def extents(self, topic: str) -> list[ScanRange]:
         made = self._manifest.topics.get(topic)
         if made is None:

@@ -79,6 +79,10 @@ class Portions:
 class ScanSource(Protocol):
     """Where the records of a scan are."""
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics, without internal ones, sorted."""
+        ...
+
     def extents(self, topic: str) -> list[ScanRange]:
         """Return all records of each partition. Raises ``UnknownTopicError``."""
         ...
@@ -112,6 +116,10 @@ class ClusterSource:
 
     def _admin(self) -> Admin:
         return Admin(self._bootstrap, host=self._host, **self._security)
+
+    def topics(self) -> list[str]:
+        with self._admin() as admin:
+            return sorted(admin.list_topics())
 
     def extents(self, topic: str) -> list[ScanRange]:
         with self._admin() as admin:

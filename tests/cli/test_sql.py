@@ -62,6 +62,13 @@ def test_joins_that_need_columns_find_their_topics(query: Query) -> None:
     assert query(text, "--format", "csv").out.decode().splitlines() == ["key", "é", "k"]
     text = 'SELECT count(*) AS n FROM clicks JOIN "my-topic" USING (partition)'
     assert query(text, "--json").json == {"n": 20}
+    text = "PIVOT clicks ON partition USING count(*) GROUP BY timestamp"
+    assert query(text, "--format", "csv").out.decode().splitlines()[1].endswith(",10,10")
+
+
+def test_the_topics_are_listed(query: Query) -> None:
+    found = query("show tables", "--format", "json").json_lines
+    assert found == [{"name": "My-Topic"}, {"name": "clicks"}, {"name": "my-topic"}]
 
 
 def test_json_and_csv_have_all_values(query: Query) -> None:
@@ -104,6 +111,7 @@ def test_a_file_is_replaced_only_by_a_whole_result(query: Query, tmp_path: Path)
         (["SELECT * FROM query"], 1, "topic 'query' does not exist"),  # not a name of Python
         (["SELEC 1"], 1, 'Parser Error: syntax error at or near "SELEC"'),
         (["SELECT nope FROM clicks"], 1, '"nope" not found'),
+        (["INSERT INTO clicks VALUES (1)"], 2, "queries only read topics, such as 'clicks'"),
         (["SELECT 1; SELECT 2"], 2, "the query has 2 statements: write one"),
         (['FROM "my-topic", "My-Topic"'], 2, "differ only in case"),
         (["SELECT 1", "--follow"], 2, "Use Spark Structured Streaming"),
