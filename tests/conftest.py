@@ -183,7 +183,11 @@ DISTRIBUTIONS = ("check-jsonschema", "kubernetes-validate")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What to install for the tests that were skipped for want of a program."""
+    """Seeds that ran, and what to install for tests that were skipped for want of a program."""
+    passed = terminalreporter.stats.get("passed", ())
+    for report in passed:
+        for name, count in report.user_properties:
+            terminalreporter.line(f"{report.nodeid.partition('::')[2]}: {count:,} {name}")
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
     missing = [(reason, program) for reason in reasons for program in (*PACKAGES, *DISTRIBUTIONS)
                if re.search(rf"\bno (.*, )?{re.escape(program)}\b", reason)]  # fmt: skip

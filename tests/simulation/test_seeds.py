@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,29 +118,36 @@ def test_consensus_keeps_its_promises(seed: int, number: int) -> None:
 # -- by night --------------------------------------------------------------------------------------
 
 
-def for_a_while(seeds: Iterable[int], check: Callable[..., None], *what: Any, **how: Any) -> None:
+Record = Callable[[str, object], None]
+
+
+def for_a_while(seed: int, record: Record, check: Callable[..., None], *what: Any) -> None:
+    """Check seeds from ``seed`` on until ``NIGHTLY_S`` have passed. Their number is printed."""
     until = time.monotonic() + NIGHTLY_S
-    for seed in seeds:
-        check(seed, *what, **how)
+    for count in itertools.count(1):
+        check(seed + count - 1, *what)
         if time.monotonic() > until:
+            record("seeds", count)
             break
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("mode", "brokers", "compacted"), [kind[:3] for kind in KINDS])
-def test_clusters_for_a_while(seed: int, mode: Mode, brokers: int, compacted: bool) -> None:
-    for_a_while(itertools.count(seed), check, mode, brokers, compacted, light=False)
+def test_clusters_for_a_while(
+    seed: int, record_property: Record, mode: Mode, brokers: int, compacted: bool
+) -> None:
+    for_a_while(seed, record_property, partial(check, light=False), mode, brokers, compacted)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_consensus_for_a_while(seed: int) -> None:
-    for_a_while(itertools.count(seed), check_consensus)
+def test_consensus_for_a_while(seed: int, record_property: Record) -> None:
+    for_a_while(seed, record_property, check_consensus)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("mode", [world[0] for world in WORLDS])
-def test_worlds_for_a_while(seed: int, mode: str) -> None:
-    for_a_while(itertools.count(seed), check_world, mode)
+def test_worlds_for_a_while(seed: int, record_property: Record, mode: str) -> None:
+    for_a_while(seed, record_property, check_world, mode)
