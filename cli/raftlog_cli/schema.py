@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,8 +11,9 @@ import click
 
 from raftlog import Admin
 from raftlog.client.registry import path_of
+from raftlog.errors import SchemaError
 from raftlog_cli import options, output
-from raftlog_cli.main import Commands
+from raftlog_cli.main import Commands, Failed
 
 STATUS_INCOMPATIBLE: Final = 3
 TYPES: Final = ("avro", "json", "protobuf")
@@ -104,12 +107,30 @@ def get(subject: str | None, schema_id: int | None, as_json: bool, bootstrap: st
     if (subject is None) == (schema_id is None):
         raise click.UsageError("pass SUBJECT or --id")
     path = path_of("schemas", "ids", schema_id) if subject is None else _version_path(subject)
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap) as admin, _hints(subject or ""):
         found = admin.call_schema_registry("GET", path)
     if as_json:
         output.print_json(found)
     else:
         click.echo(found["schema"])
+
+
+@contextmanager
+def _hints(subject: str) -> Iterator[None]:
+    """Add to an error of the registry what to do next."""
+    try:
+        yield
+    except SchemaError as error:
+        from raftlog.registry import state  # here, since it takes 30 ms
+
+        hint = ""
+        if error.registry_code in (state.SUBJECT_SOFT_DELETED, state.VERSION_SOFT_DELETED):
+            hint = " (--permanent)"
+        elif error.registry_code == state.SUBJECT_NOT_FOUND and subject.isdigit():
+            hint = f" `raftlog schema get --id {subject}` prints the schema with this ID"
+        elif error.registry_code == state.SUBJECT_NOT_FOUND:
+            hint = " `raftlog schema list` lists all subjects"
+        raise Failed(f"{error}{hint}") from error
 
 
 @schema.command()
@@ -218,7 +239,7 @@ def delete(subject: str, permanent: bool, as_json: bool, bootstrap: str) -> None
     name, version = _split(subject)
     path = _version_path(subject) if version else path_of("subjects", name)
     query = {"permanent": str(permanent).lower()}
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap) as admin, _hints(name):
         found = admin.call_schema_registry("DELETE", path, query=query)
     versions = found if isinstance(found, list) else [found]
     how = "permanently deleted" if permanent else "deleted"

@@ -52,10 +52,12 @@ def test_schemas_are_put_checked_read_and_deleted(
     assert raftlog("schema", "delete", "cli-a:2").status == 0
     deleted = raftlog("schema", "delete", "cli-a", "--json").json
     assert deleted == {"subject": "cli-a", "versions": [1], "permanent": False}
+    assert "(--permanent)" in raftlog("schema", "delete", "cli-a").err
     assert raftlog("schema", "delete", "cli-a", "--permanent").out.endswith(b"versions 1-2\n")
     missing = raftlog("schema", "get", "cli-a")
     assert (missing.status, missing.out) == (1, b"")
-    assert "'cli-a' not found" in missing.err
+    assert "'cli-a' not found. `raftlog schema list` lists all subjects" in missing.err
+    assert "`raftlog schema get --id 7` prints" in raftlog("schema", "get", "7").err
 
 
 @pytest.mark.parametrize(
