@@ -1,6 +1,7 @@
 """A cluster of three brokers for Kafka's clients and tools, and the record of what works.
 
-After a complete run, ``results.json`` has the outcome of every feature of every client.
+``results.json`` has the outcome of every feature of every client: a complete run replaces it, a run
+of some files changes what these have tested.
 """
 
 from __future__ import annotations
@@ -58,12 +59,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    is_complete = not session.config.option.keyword and not session.config.option.collectonly
-    paths = [Path(word).resolve() for word in session.config.args]
-    if OUTCOMES and is_complete and paths == [Path(__file__).parent]:
-        results = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "python": platform.python_version(),
-            "clients": OUTCOMES,
-        }
+    config = session.config
+    paths = [Path(word).resolve() for word in config.args]
+    is_chosen = config.option.keyword or config.option.collectonly or "::" in "".join(config.args)
+    if OUTCOMES and not is_chosen:
+        is_complete = paths == [Path(__file__).parent]
+        clients = {} if is_complete else json.loads(RESULTS.read_text())["clients"]
+        date = datetime.now(UTC).date().isoformat()
+        for name, found in OUTCOMES.items():
+            before = clients.get(name, {"features": {}})["features"]
+            clients[name] = {**found, "date": date, "features": {**before, **found["features"]}}
+        results = {"python": platform.python_version(), "clients": clients}
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
