@@ -102,6 +102,7 @@ assert BROKERS_PER_CLUSTER_MAX >= 2 * REPLICATION_FACTOR_MAX - 1, "as many vote 
 
 # -- consumer groups -------------------------------------------------------------------------------
 GROUP_ID_CHARS_MAX: Final = 255
+GROUPS_WITH_SETTINGS_MAX: Final = 10_000  # of a cluster
 INSTANCE_ID_CHARS_MAX: Final = 255
 ASSIGNOR_CHARS_MAX: Final = 64
 OFFSET_METADATA_CHARS_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes

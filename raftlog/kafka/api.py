@@ -63,6 +63,7 @@ CREATE_ACLS: Final = Api(30, "CreateAcls", 1, 3)
 DELETE_ACLS: Final = Api(31, "DeleteAcls", 1, 3)
 DESCRIBE_CONFIGS: Final = Api(32, "DescribeConfigs", 1, 4)
 ALTER_CONFIGS: Final = Api(33, "AlterConfigs", 0, 2)
+ALTER_REPLICA_LOG_DIRS: Final = Api(34, "AlterReplicaLogDirs", 1, 2)
 DESCRIBE_LOG_DIRS: Final = Api(35, "DescribeLogDirs", 1, 4)
 SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 CREATE_PARTITIONS: Final = Api(37, "CreatePartitions", 0, 3)
@@ -90,6 +91,7 @@ CONSUMER_GROUP_HEARTBEAT: Final = Api(68, "ConsumerGroupHeartbeat", 0, 1)
 CONSUMER_GROUP_DESCRIBE: Final = Api(69, "ConsumerGroupDescribe", 0, 1)
 GET_TELEMETRY_SUBSCRIPTIONS: Final = Api(71, "GetTelemetrySubscriptions", 0, 0)
 PUSH_TELEMETRY: Final = Api(72, "PushTelemetry", 0, 0)
+LIST_CONFIG_RESOURCES: Final = Api(74, "ListConfigResources", 0, 1)
 DESCRIBE_TOPIC_PARTITIONS: Final = Api(75, "DescribeTopicPartitions", 0, 0)
 
 APIS: Final[dict[int, Api]] = {
@@ -127,6 +129,7 @@ APIS: Final[dict[int, Api]] = {
         DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
@@ -152,6 +155,7 @@ APIS: Final[dict[int, Api]] = {
         UPDATE_FEATURES,
         GET_TELEMETRY_SUBSCRIPTIONS,
         PUSH_TELEMETRY,
+        LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }

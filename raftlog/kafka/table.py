@@ -620,6 +620,19 @@ response 33 AlterConfigs 0-2 2
   error_message string null=0-2
   resource_type int8
   resource_name string
+request 34 AlterReplicaLogDirs 1-2 2
+ dirs []AlterReplicaLogDir
+  path string
+  topics []AlterReplicaLogDirTopic
+   name string
+   partitions []int32
+response 34 AlterReplicaLogDirs 1-2 2
+ throttle_time_ms int32
+ results []AlterReplicaLogDirTopicResult
+  topic_name string
+  partitions []AlterReplicaLogDirPartitionResult
+   partition_index int32
+   error_code int16
 request 35 DescribeLogDirs 1-4 2
  topics []DescribableLogDirTopic null=1-4
   topic string
@@ -1051,6 +1064,14 @@ request 72 PushTelemetry 0-0 0
 response 72 PushTelemetry 0-0 0
  throttle_time_ms int32
  error_code int16
+request 74 ListConfigResources 0-1 0
+ resource_types []int8 1-1
+response 74 ListConfigResources 0-1 0
+ throttle_time_ms int32
+ error_code int16
+ config_resources []ConfigResource
+  resource_name string
+  resource_type int8 1-1 default=16
 request 75 DescribeTopicPartitions 0-0 0
  topics []TopicRequest
   name string

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -297,6 +297,23 @@ class AlterQuotas(ClusterCommand, frozen=True, tag="alter_quotas"):
     changes: Annotated[tuple[QuotaChange, ...], Meta(max_length=limits.QUOTAS_PER_REQUEST_MAX)]
 
 
+# -- groups ----------------------------------------------------------------------------------------
+
+
+GroupSetting: TypeAlias = Literal["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]
+GROUP_SETTINGS: Final[tuple[GroupSetting, ...]] = get_args(GroupSetting)
+
+
+class AlterGroup(ClusterCommand, frozen=True, tag="alter_group"):
+    """Change settings of a group, in ms; None resets one to that of the broker.
+
+    It may be proposed from ``PEER_PROTOCOL_GROUPS`` on. The group need not exist.
+    """
+
+    group: Annotated[str, Meta(min_length=1, max_length=limits.GROUP_ID_CHARS_MAX)]
+    changes: dict[GroupSetting, Annotated[int, Meta(ge=1, le=limits.SESSION_TIMEOUT_MS_MAX)] | None]
+
+
 # -- brokers that join and leave -------------------------------------------------------------------
 
 
@@ -350,6 +367,7 @@ AnyClusterCommand: TypeAlias = (
     | CreateAcls
     | DeleteAcls
     | AlterQuotas
+    | AlterGroup
     | ReserveBrokerId
     | DecommissionBroker
     | CancelDecommission
@@ -375,7 +393,7 @@ def decode_command(data: bytes) -> AnyClusterCommand:
 # Records of the cluster state, and the encoding of the state. ``cluster_state`` changes them.
 
 
-SNAPSHOT_FORMAT: Final = 5
+SNAPSHOT_FORMAT: Final = 6
 SNAPSHOT_FORMAT_MIN: Final = 2  # written until ``peer_protocol`` is raised
 PEER_PROTOCOL_FIRST: Final = 1
 # Version of the protocol between brokers from which the command that creates a partition names its
@@ -387,6 +405,8 @@ PEER_PROTOCOL_TOKENS: Final = 3
 PEER_PROTOCOL_LOST: Final = 4
 # Version from which brokers have transactions, and store their batches and markers.
 PEER_PROTOCOL_TRANSACTIONS: Final = 5
+# Version from which the cluster state contains settings of groups.
+PEER_PROTOCOL_GROUPS: Final = 6
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -561,6 +581,7 @@ class ClusterRecords:
     tokens: dict[str, DelegationToken] = field(default_factory=dict, repr=False)  # by ID
     acls: set[Acl] = field(default_factory=set)
     quotas: dict[QuotaEntity, Quota] = field(default_factory=dict)  # none is empty
+    groups: dict[str, dict[GroupSetting, int]] = field(default_factory=dict)  # none is empty
     next_broker_id: BrokerId = 0
     removed: dict[DirectoryId, BrokerId] = field(default_factory=dict)
     move_throttle: int = limits.MOVE_THROTTLE_DEFAULT
@@ -592,7 +613,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
     """Possible differences: names of topics and users (including deleted ones), IDs of brokers and
-    delegation tokens, access rules and quotas. ``is_upgrade``: ``peer_protocol`` was raised.
+    delegation tokens, access rules and quotas; settings of groups only change the version.
+    ``is_upgrade``: ``peer_protocol`` was raised.
     """
 
     topics: frozenset[str] = frozenset()
@@ -646,6 +668,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[DelegationToken] = []
     lost: list[tuple[DirectoryId, BrokerId]] = []
     history: tuple[str, ...] = ()
+    groups: dict[str, dict[GroupSetting, int]] = {}
 
 
 _snapshot_decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
@@ -679,13 +702,18 @@ def encode_records(records: ClusterRecords) -> bytes:
         tokens=[token for _, token in sorted(records.tokens.items())],
         lost=list(records.lost.items()),
         history=records.history,
+        groups=dict(sorted(records.groups.items())),
     )
     return _encoder.encode(snapshot)
 
 
 def snapshot_format(peer_protocol: int) -> int:
-    """Return the format of encoded states. Earlier releases reject one that they would misread."""
-    return min(SNAPSHOT_FORMAT_MIN + peer_protocol - PEER_PROTOCOL_FIRST, SNAPSHOT_FORMAT)
+    """Return the format of encoded states. Earlier releases reject one that they would misread.
+
+    Each version of the protocol has its own, except that of transactions.
+    """
+    changes = peer_protocol - PEER_PROTOCOL_FIRST - (peer_protocol >= PEER_PROTOCOL_TRANSACTIONS)
+    return min(SNAPSHOT_FORMAT_MIN + changes, SNAPSHOT_FORMAT)
 
 
 def founding_state(cluster_id: str, *, peer_protocol: int = PEER_PROTOCOL_FIRST) -> bytes:
@@ -752,6 +780,7 @@ def decode_records(data: bytes) -> ClusterRecords:
         tokens={token.id: token for token in snapshot.tokens},
         lost=dict(snapshot.lost),
         history=snapshot.history,
+        groups=snapshot.groups,
     )
 
 

@@ -40,6 +40,7 @@ from raftlog.replication.cluster_commands import (
     PEER_PROTOCOL_LOST,
     PEER_PROTOCOL_TOKENS,
     AddPartitions,
+    AlterGroup,
     AlterQuotas,
     AlterTopic,
     BrokerRecord,
@@ -57,6 +58,7 @@ from raftlog.replication.cluster_commands import (
     DeleteUser,
     Done,
     FenceBroker,
+    GroupSetting,
     InitialState,
     Move,
     PlacementRange,
@@ -198,6 +200,11 @@ class ClusterMachine:
     def quotas(self) -> Mapping[QuotaEntity, Quota]:
         """All quotas; none is empty."""
         return self._records.quotas
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[GroupSetting, int]]:
+        """Settings of groups, by group; none is empty."""
+        return self._records.groups
 
     def topic(self, name: str) -> TopicRecord | None:
         return self.topics.get(name)
@@ -886,6 +893,25 @@ class ClusterMachine:
                 held.pop(entity, None)
         return None, self._security_changed(ClusterChange(quotas=changed))
 
+    # -- groups ------------------------------------------------------------------------------------
+
+    def _alter_group(self, command: AlterGroup) -> tuple[None, ClusterChange]:
+        held = self._records.groups
+        before = held.get(command.group, {})
+        merged = {**before, **command.changes}
+        after = {name: value for name, value in sorted(merged.items()) if value is not None}
+        if after == before:
+            return None, ClusterChange()
+        if not before and len(held) >= limits.GROUPS_WITH_SETTINGS_MAX:
+            raise RefusedError(
+                f"this cluster has settings of {len(held)} groups, which is the limit. Delete some"
+            )
+        held.pop(command.group, None)
+        if after:
+            held[command.group] = after
+        self._records.version += 1
+        return None, ClusterChange()
+
     def _security_changed(self, change: ClusterChange) -> ClusterChange:
         if change.acls or change.quotas:
             self._records.version += 1
@@ -983,6 +1009,7 @@ _HANDLERS: Final[
     CreateAcls: ClusterMachine._create_acls,
     DeleteAcls: ClusterMachine._delete_acls,
     AlterQuotas: ClusterMachine._alter_quotas,
+    AlterGroup: ClusterMachine._alter_group,
     ReserveBrokerId: ClusterMachine._reserve_id,
     DecommissionBroker: ClusterMachine._decommission,
     CancelDecommission: ClusterMachine._cancel_decommission,

@@ -115,6 +115,20 @@ def test_users_quotas_and_loggers_are_changed_and_described(bootstrap: str) -> N
     assert change in tool("kafka-configs", bootstrap, "--describe", *logger)
 
 
+@works("kafka-configs of groups")
+def test_settings_of_groups_are_changed_listed_and_described(bootstrap: str) -> None:
+    group = ("--entity-type", "groups", "--entity-name", "slow")
+    session, heartbeat = "consumer.session.timeout.ms=50000", "consumer.heartbeat.interval.ms=7000"
+    tool("kafka-configs", bootstrap, "--alter", *group, "--add-config", f"{session},{heartbeat}")
+    shown = tool("kafka-configs", bootstrap, "--describe", *group)
+    assert session in shown
+    assert heartbeat in shown
+    assert "slow" in tool("kafka-configs", bootstrap, "--describe", "--entity-type", "groups")
+    gone = "consumer.session.timeout.ms"
+    tool("kafka-configs", bootstrap, "--alter", *group, "--delete-config", gone)
+    assert gone not in tool("kafka-configs", bootstrap, "--describe", *group)
+
+
 @works("kafka-console-producer, kafka-console-consumer")
 def test_the_console_tools_and_raftlog_read_each_other(bootstrap: str, topic: str) -> None:
     keyed = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")

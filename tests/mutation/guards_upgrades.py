@@ -108,7 +108,7 @@ GUARDS: Final = [
         why="a broker that was downgraded starts from a snapshot without the first leaders",
         module="raftlog/replication/cluster_commands.py",
         function="snapshot_format",
-        change=value("return PEER_PROTOCOL_FIRST", "SNAPSHOT_FORMAT_MIN"),
+        change=value("return min", "SNAPSHOT_FORMAT_MIN"),
         tests=(
             "tests/replication/test_cluster_records.py::test_the_format_shows_earlier_releases_that_they_would_misread_the_state",
         ),

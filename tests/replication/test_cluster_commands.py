@@ -13,6 +13,7 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.replication.cluster_commands import (
     AddPartitions,
+    AlterGroup,
     AlterQuotas,
     AlterTopic,
     ClusterCommand,
@@ -50,6 +51,7 @@ COMMANDS: list[ClusterCommand] = [
     Reassign(topic_id="i", moves=(Move(0, (1, 4), 3, (2,)),), replication_factor=2),
     CreateAcls(acls=(Acl("User:a", "READ", "TOPIC", "t", "PREFIXED", "DENY", "::1"),)),
     DeleteAcls(acls=(Acl("User:a", "READ", "TOPIC", "t"),)),
+    AlterGroup("g", {"consumer.session.timeout.ms": 9_000, "consumer.heartbeat.interval.ms": None}),
     AlterQuotas(
         changes=(
             QuotaChange(QuotaEntity("a", "c"), {"producer_byte_rate": 1.5}),

@@ -35,9 +35,11 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog.replication.cluster_commands import (
+    GROUP_SETTINGS,
     PEER_PROTOCOL_LOST,
     PEER_PROTOCOL_TOKENS,
     AddPartitions,
+    AlterGroup,
     AlterQuotas,
     AlterTopic,
     BrokerRecord,
@@ -841,6 +843,24 @@ def test_tokens_require_that_all_brokers_support_them() -> None:
         refused(machine, CreateToken(token(1)), UnsupportedFeatureError, "--upgrade")
         assert snapshot_format(level) == format_
     assert snapshot_format(PEER_PROTOCOL_TOKENS) == 4
+    assert [snapshot_format(level) for level in (4, 5, 6)] == [5, 5, 6], "5: transactions"
+
+
+def test_settings_of_groups_are_changed_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUPS_WITH_SETTINGS_MAX", 2)
+    machine = ClusterMachine()
+    session, heartbeat = GROUP_SETTINGS
+    for group in "ba":
+        done(machine, AlterGroup(group, {session: 9_000, heartbeat: 3_000}))
+    refused(machine, AlterGroup("c", {session: 9_000}), RefusedError, "which is the limit")
+    done(machine, AlterGroup("b", {session: None, heartbeat: 2_000}))
+    done(machine, AlterGroup("a", {session: None, heartbeat: None}))
+    version = machine.version
+    done(machine, AlterGroup("a", {session: None}))
+    assert machine.version == version, "nothing has changed"
+    copy = ClusterMachine()
+    copy.restore(machine.snapshot())
+    assert copy.groups == machine.groups == {"b": {heartbeat: 2_000}}
 
 
 def test_a_changed_or_deleted_user_loses_its_tokens() -> None:

@@ -272,11 +272,13 @@ def _nothing(request: KafkaRequest) -> Callable[[Message | None], Stepwise[Messa
 def _settings(
     operation: Operation,
 ) -> Callable[[BrokerContext, Caller, Any], AccessDeniedError | None]:
-    """Return the requirement of an operation with the settings of a topic or a broker."""
+    """Return the requirement of an operation with the settings of a topic, group or broker."""
 
     def denial(_context: BrokerContext, caller: Caller, item: Any) -> AccessDeniedError | None:
         if item.resource_type == topics.TOPIC:
             return caller.denial(operation, "TOPIC", item.resource_name)
+        if item.resource_type == topics.GROUP:
+            return caller.denial(operation, "GROUP", item.resource_name)
         return caller.denial(operation, "CLUSTER", CLUSTER_NAME)
 
     return denial
@@ -603,6 +605,8 @@ RULES: Final[dict[int, Rule[KafkaRequest]]] = {
     api.DESCRIBE_GROUPS.key: _Each(
         "groups", "groups", groups.refuse_describe, _named("DESCRIBE", "GROUP")
     ),
+    api.LIST_CONFIG_RESOURCES.key: of_cluster("DESCRIBE_CONFIGS"),
+    api.ALTER_REPLICA_LOG_DIRS.key: of_cluster("ALTER"),
     api.DESCRIBE_LOG_DIRS.key: of_cluster("DESCRIBE"),
     api.LIST_PARTITION_REASSIGNMENTS.key: of_cluster("DESCRIBE"),
     api.ELECT_LEADERS.key: of_cluster("ALTER"),

@@ -33,6 +33,7 @@ from raftlog.server.access.control import Caller
 from raftlog.server.apis.groups import describe_groups
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import check_once
+from raftlog.server.kafka.group_settings import HEARTBEAT, SESSION, in_force
 from raftlog.server.kafka.metadata import AuthorizedOperations
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom
 from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
@@ -158,7 +159,7 @@ def _delta(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
         member_id=member_id,
         member_epoch=message.member_epoch,
         connection=reply.connection.number,
-        session_timeout_ms=_session_ms(context),
+        session_timeout_ms=in_force(context, message.group_id)[SESSION],
         topics=None if topics is None else tuple(topics),
         owned=None
         if owned is None
@@ -172,23 +173,15 @@ def _delta(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> 
     )
 
 
-def _session_ms(context: BrokerContext) -> int:
-    config = context.config
-    return min(
-        max(config.group_consumer_session_timeout_ms, config.group_min_session_timeout_ms),
-        config.group_max_session_timeout_ms,
-    )
-
-
 def _beat(context: BrokerContext, reply: KafkaReply, delta: HeartbeatDelta) -> None:
-    interval_ms = context.config.group_consumer_heartbeat_interval_ms
+    interval_ms = in_force(context, delta.group)[HEARTBEAT]
 
     def done(result: HeartbeatResult) -> None:
         reply.send(
             _Heartbeat.root(
                 member_id=delta.member_id,
                 member_epoch=result.member_epoch,
-                heartbeat_interval_ms=min(interval_ms, delta.session_timeout_ms // 3),
+                heartbeat_interval_ms=interval_ms,
                 assignment=_news(delta, result),
             )
         )

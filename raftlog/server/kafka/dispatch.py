@@ -67,6 +67,10 @@ HANDLERS: Final[dict[int, Served]] = {
     api.DESCRIBE_CONFIGS.key: Served(topics.handle_describe, topics.refuse_describe),
     api.ALTER_CONFIGS.key: Served(topics.handle_alter, topics.refuse_alter),
     api.INCREMENTAL_ALTER_CONFIGS.key: Served(topics.handle_incremental, topics.refuse_alter),
+    api.LIST_CONFIG_RESOURCES.key: Served(topics.handle_list, topics.refuse_list),
+    api.ALTER_REPLICA_LOG_DIRS.key: Served(
+        metadata.handle_alter_log_dirs, metadata.refuse_alter_log_dirs
+    ),
     api.DESCRIBE_LOG_DIRS.key: Served(metadata.handle_log_dirs, metadata.refuse_log_dirs),
     api.LIST_PARTITION_REASSIGNMENTS.key: Served(
         metadata.handle_moves, refused_by_code(Place.METADATA)

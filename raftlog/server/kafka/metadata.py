@@ -24,7 +24,7 @@ from raftlog.server.apis.topics import create_soon
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, check_count
 from raftlog.server.partition import Partition
-from raftlog.server.scheduling import Steps
+from raftlog.server.scheduling import Steps, in_steps
 from raftlog.server.topic_table import HostedTopic
 from raftlog.types import is_internal_topic
 
@@ -410,6 +410,7 @@ def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaR
 
 
 _LogDirs = codec.structs("response", api.DESCRIBE_LOG_DIRS.key)
+_AlteredDirs = codec.structs("response", api.ALTER_REPLICA_LOG_DIRS.key)
 _Moves = codec.structs("response", api.LIST_PARTITION_REASSIGNMENTS.key)
 
 
@@ -457,6 +458,74 @@ def handle_log_dirs(context: BrokerContext, request: KafkaRequest, reply: KafkaR
 def refuse_log_dirs(_request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response without directories; before version 3, without the error too."""
     return _LogDirs.root(error_code=code_of(error, Place.METADATA))
+
+
+def handle_alter_log_dirs(
+    context: BrokerContext, request: KafkaRequest, reply: KafkaReply
+) -> Steps:
+    """Return whether each replica is in the requested directory: none can move to another one."""
+    ids = {os.path.abspath(context.config.data_dir): ""}
+    failed = set[str]()
+    for each in context.operations.log_dirs.log_dirs:
+        path = os.path.abspath(each.path)
+        ids[path] = each.id
+        if each.failure:
+            failed.add(path)
+
+    def altered(path: str, topic: str, partition: int) -> Message:
+        held = _log_dir_of(context, topic, partition)
+        if path not in ids:
+            code = errors.LOG_DIR_NOT_FOUND
+        elif path in failed:
+            code = errors.KAFKA_STORAGE_ERROR
+        elif held is None:
+            code = errors.REPLICA_NOT_AVAILABLE
+        else:
+            code = errors.NONE if held == ids[path] else errors.INVALID_REPLICA_ASSIGNMENT
+        return _AlteredDirs.AlterReplicaLogDirPartitionResult(
+            partition_index=partition, error_code=code
+        )
+
+    results: list[Message] = []
+    for wanted in request.message.dirs:
+        path = os.path.abspath(wanted.path)
+        for topic in wanted.topics:
+            check = partial(altered, path, topic.name)
+            partitions = yield from in_steps(topic.partitions, check)
+            results.append(
+                _AlteredDirs.AlterReplicaLogDirTopicResult(
+                    topic_name=topic.name, partitions=partitions
+                )
+            )
+            yield None
+    reply.send(_AlteredDirs.root(results=results))
+
+
+def _log_dir_of(context: BrokerContext, name: str, partition: int) -> str | None:
+    """Return the ID of the directory with this broker's replica; None without a replica."""
+    topic = context.topics.get(name)
+    hosts = () if topic is None else topic.hosts
+    host = hosts[partition] if 0 <= partition < len(hosts) else None
+    return None if host is None else host.log.log_dir.id
+
+
+def refuse_alter_log_dirs(request: KafkaRequest, error: RaftlogError) -> Message:
+    code = code_of(error, Place.METADATA)
+    return _AlteredDirs.root(
+        results=[
+            _AlteredDirs.AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    _AlteredDirs.AlterReplicaLogDirPartitionResult(
+                        partition_index=number, error_code=code
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for wanted in request.message.dirs
+            for topic in wanted.topics
+        ]
+    )
 
 
 def handle_moves(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:

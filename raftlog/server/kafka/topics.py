@@ -25,6 +25,7 @@ from raftlog.errors import (
     TopicExistsError,
     UnknownTopicError,
     UnsupportedFeatureError,
+    UnsupportedVersionError,
 )
 from raftlog.kafka import api, codec, errors
 from raftlog.kafka.api import IGNORED_KEYS, own_settings
@@ -37,6 +38,7 @@ from raftlog.server.apis import topics as topic_operations
 from raftlog.server.apis.cluster import throttle_moves
 from raftlog.server.apis.topics import Changed, Deleted, Deletion
 from raftlog.server.context import BrokerContext
+from raftlog.server.kafka import group_settings
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check_count, unsigned
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
@@ -447,7 +449,8 @@ def refuse_delete_records(request: KafkaRequest, error: RaftlogError) -> Message
 
 # -- configs ---------------------------------------------------------------------------------------
 #
-# DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics and brokers.
+# DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: settings of
+# topics, groups and brokers.
 #
 # Settings of brokers are read only: a broker reads them when it starts. Levels of its loggers can
 # be changed until it stops (KIP-412).
@@ -456,8 +459,11 @@ def refuse_delete_records(request: KafkaRequest, error: RaftlogError) -> Message
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 SOURCE_BROKER: Final = 4
 SOURCE_LOGGER: Final = 6
+SOURCE_GROUP: Final = 8
 SETTING_BYTES: Final = 16  # of a setting without its texts
 # Types of values (KIP-226, KIP-569).
 BOOLEAN: Final = 1
@@ -599,6 +605,8 @@ def _describe(context: BrokerContext, resource: Message) -> list[Message]:
     if resource.resource_type == BROKER_LOGGER:
         _check_broker(context, resource.resource_name)
         return _describe_loggers()
+    if resource.resource_type == GROUP:
+        return _describe_group(context, resource.resource_name)
     raise _unknown_type(resource.resource_type)
 
 
@@ -664,6 +672,19 @@ def _describe_loggers() -> list[Message]:
     ]
 
 
+def _describe_group(context: BrokerContext, group: str) -> list[Message]:
+    group_settings.check_group(group)
+    held = context.access.authority.machine.groups.get(group, {})
+    values = {**group_settings.of_broker(context.config), **held}
+    found = []
+    for name, key in group_settings.GROUP_KEYS.items():
+        value = values[name]
+        source = SOURCE_DEFAULT if value == key.default else SOURCE_BROKER
+        source = SOURCE_GROUP if name in held else source
+        found.append(_setting(key, str(value), source))
+    return found
+
+
 def _setting(key: ConfigKey[Any], value: str, source: int, *, read_only: bool = False) -> Message:
     synonyms = [_Described.DescribeConfigsSynonym(name=key.name, value=value, source=source)]
     return _Described.DescribeConfigsResourceResult(
@@ -706,35 +727,35 @@ def _check_broker(context: BrokerContext, name: str) -> None:
 
 def _unknown_type(resource_type: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"Unknown resource type {resource_type}: topics ({TOPIC}), brokers ({BROKER}) and broker "
-        f"loggers ({BROKER_LOGGER}) have settings here"
+        f"Unknown resource type {resource_type}: topics ({TOPIC}), brokers ({BROKER}), broker "
+        f"loggers ({BROKER_LOGGER}) and groups ({GROUP}) have settings here"
     )
 
 
 # -- AlterConfigs, IncrementalAlterConfigs ---------------------------------------------------------
 
 
-def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
-    """Replace all settings of each topic."""
+Changes: TypeAlias = dict[str, str | None]  # None: the default
 
-    def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+
+def handle_alter(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
+    """Replace all settings of each topic or group."""
+
+    def changes_of(resource: Message, held: Iterable[str], _values: object) -> Changes:
         _check_values(resource.configs, resource.configs)
-        given = own_settings({each.name: each.value for each in resource.configs})
-        changes: dict[str, str | None] = dict.fromkeys(topic.overrides)
-        return changes | given
+        return {**dict.fromkeys(held), **{each.name: each.value for each in resource.configs}}
 
     _alter(context, request, reply, changes_of)
 
 
 def handle_incremental(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
-    """Change some settings of each topic."""
+    """Change some settings of each topic, group or broker."""
 
-    def changes_of(topic: HostedTopic, resource: Message) -> dict[str, str | None]:
+    def changes_of(resource: Message, _held: object, values: Mapping[str, str]) -> Changes:
         _check_values(
             resource.configs, (each for each in resource.configs if each.config_operation != DELETE)
         )
-        values = topic.config.to_text()
-        return own_settings({each.name: _changed(values, each) for each in resource.configs})
+        return {each.name: _changed(values, each) for each in resource.configs}
 
     _alter(context, request, reply, changes_of)
 
@@ -777,7 +798,7 @@ def _alter(
     context: BrokerContext,
     request: KafkaRequest,
     reply: KafkaReply,
-    changes_of: Callable[[HostedTopic, Message], dict[str, str | None]],
+    changes_of: Callable[[Message, Iterable[str], Mapping[str, str]], Changes],
 ) -> None:
     message = request.message
     _check_count(reply, len(message.resources))
@@ -798,10 +819,20 @@ def _alter(
             _check_broker(context, resource.resource_name)
             await _throttle(context, reply, resource)
             return None
+        if resource.resource_type == GROUP:
+            name = resource.resource_name
+            held = context.access.authority.machine.groups.get(name, {})
+            await group_settings.alter_group(
+                context,
+                name,
+                changes_of(resource, held, {}),
+                validate_only=message.validate_only,
+            )
+            return None
         if resource.resource_type != TOPIC:
             raise _unknown_type(resource.resource_type)
         topic = _topic(context, resource.resource_name)
-        changes = changes_of(topic, resource)
+        changes = own_settings(changes_of(resource, topic.overrides, topic.config.to_text()))
         if message.validate_only:
             _validate(context, topic, changes)
         elif changes:
@@ -816,6 +847,42 @@ def _alter(
         reply.send(_altered(request, []))
         return
     context.administration.submit(alter_all, reply)
+
+
+# -- ListConfigResources ---------------------------------------------------------------------------
+
+
+_Listed = codec.structs("response", api.LIST_CONFIG_RESOURCES.key)
+
+
+def handle_list(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
+    """Return the names of the resources that have settings, of some types or of all (KIP-1142).
+
+    There are no client metrics, of which version 0 requests the names.
+    """
+    ids = [str(each.id) for each in context.brokers(reply.connection.local_host, for_kafka=True)]
+    names: dict[int, Iterable[str]] = {
+        TOPIC: [topic.name for topic in context.topics],
+        BROKER: ids,
+        BROKER_LOGGER: ids,
+        CLIENT_METRICS: (),
+        GROUP: context.access.authority.machine.groups,
+    }
+    types = [CLIENT_METRICS] if request.version < 1 else request.message.resource_types or [*names]
+    if not names.keys() >= {*types}:
+        raise UnsupportedVersionError(f"resource types are {', '.join(map(str, names))}")
+    found = yield from in_steps(
+        [(kind, name) for kind in dict.fromkeys(types) for name in sorted(names[kind])],
+        lambda one: _Listed.ConfigResource(resource_type=one[0], resource_name=one[1]),
+    )
+    reply.send(_Listed.root(config_resources=found))
+
+
+def refuse_list(_request: KafkaRequest, error: RaftlogError) -> Message:
+    return _Listed.root(error_code=code_of(error, Place.ADMIN))
+
+
+# -- settings of brokers ---------------------------------------------------------------------------
 
 
 # What moves add is copied by followers; the limit holds for each broker of the cluster.

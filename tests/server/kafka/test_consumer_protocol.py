@@ -11,8 +11,10 @@ from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.codec import finish
+from raftlog.replication.cluster_commands import PEER_PROTOCOL_GROUPS
 from raftlog.server.kafka import consumer_protocol
 from raftlog.server.kafka.consumer_protocol import matching
+from raftlog.server.kafka.group_settings import HEARTBEAT, SESSION
 from raftlog.server.scheduling import ITEMS_PER_STEP
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
@@ -265,3 +267,120 @@ def test_commits_are_fenced_by_the_epoch(
     )
     answer = group_client.ask(apis.OFFSET_COMMIT, version, asked)
     assert answer.topics[0].partitions[0].error_code == code
+
+
+# -- settings of groups ----------------------------------------------------------------------------
+
+GROUP, SET, DELETE, APPEND = 32, 0, 1, 2
+Incremental = codec.structs("request", apis.INCREMENTAL_ALTER_CONFIGS.key)
+Alter = codec.structs("request", apis.ALTER_CONFIGS.key)
+Describe = codec.structs("request", apis.DESCRIBE_CONFIGS.key)
+
+
+def alter(
+    client: GroupClient, group: str, *changes: tuple[str, int, str | None]
+) -> tuple[int, str]:
+    configs = [
+        Incremental.AlterableConfig(name=name, config_operation=operation, value=value)
+        for name, operation, value in changes
+    ]
+    resource = Incremental.AlterConfigsResource(
+        resource_type=GROUP, resource_name=group, configs=configs
+    )
+    asked = Incremental.root(resources=[resource])
+    (result,) = client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, asked).responses
+    return result.error_code, result.error_message or ""
+
+
+def settings_of(client: GroupClient, group: str) -> dict[str, tuple[str, int]]:
+    resource = Describe.DescribeConfigsResource(
+        resource_type=GROUP, resource_name=group, configuration_keys=None
+    )
+    (result,) = client.ask(apis.DESCRIBE_CONFIGS, 4, Describe.root(resources=[resource])).results
+    assert not result.error_code
+    return {each.name: (each.value, each.config_source) for each in result.configs}
+
+
+def groups_with_settings(client: GroupClient) -> list[str]:
+    asked = message(apis.LIST_CONFIG_RESOURCES, resource_types=[GROUP])
+    answer = client.ask(apis.LIST_CONFIG_RESOURCES, 1, asked)
+    assert {each.resource_type for each in answer.config_resources} <= {GROUP}
+    return [each.resource_name for each in answer.config_resources]
+
+
+def test_members_obey_the_settings_of_their_group(
+    group_client: GroupClient, group_broker: RunningBroker
+) -> None:
+    defaults = {SESSION: ("45000", 5), HEARTBEAT: ("5000", 5)}
+    assert settings_of(group_client, "set") == defaults
+    member, other = Member(group_client, "set", "m1"), Member(group_client, "unset", "m1")
+    assert {member.join().heartbeat_interval_ms, other.join().heartbeat_interval_ms} == {5_000}
+    changes = (SESSION, SET, "9000"), (HEARTBEAT, SET, "3000")
+    assert alter(group_client, "set", *changes) == (errors.NONE, "")
+    assert settings_of(group_client, "set") == {SESSION: ("9000", 8), HEARTBEAT: ("3000", 8)}
+    assert groups_with_settings(group_client) == ["set"]
+    owns = owned(group_broker, 0, 1, 2, 3)
+    assert member.beat(topic_partitions=owns).heartbeat_interval_ms == 3_000
+    assert other.beat(topic_partitions=owns).heartbeat_interval_ms == 5_000
+    shard = group_broker.broker.context.coordinator.shard("set")
+    assert shard.loaded is not None
+    assert shard.loaded._groups["set"].members["m1"].session_timeout_ms == 9_000
+    resource = Alter.AlterConfigsResource(
+        resource_type=GROUP,
+        resource_name="set",
+        configs=[Alter.AlterableConfig(name=SESSION, value="8000")],
+    )
+    group_client.ask(apis.ALTER_CONFIGS, 2, Alter.root(resources=[resource]))
+    assert settings_of(group_client, "set") == {SESSION: ("8000", 8), HEARTBEAT: ("5000", 5)}
+    assert member.beat(topic_partitions=owns).heartbeat_interval_ms == 8_000 // 3
+    assert not alter(group_client, "set", (SESSION, DELETE, None))[0]
+    assert settings_of(group_client, "set") == defaults
+    assert groups_with_settings(group_client) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "code", "text"),
+    [
+        ("", (SESSION, SET, "9000"), errors.INVALID_REQUEST, "must not be empty"),
+        ("g" * 256, (SESSION, SET, "9000"), errors.INVALID_REQUEST, "256 characters"),
+        ("g", ("share.session.timeout.ms", SET, "1"), errors.INVALID_CONFIG, "Unknown group"),
+        ("g", (SESSION, SET, "x"), errors.INVALID_CONFIG, "refused"),
+        ("g", (SESSION, SET, "99"), errors.INVALID_CONFIG, "between"),
+        ("g", (SESSION, SET, "1800001"), errors.INVALID_CONFIG, "between"),
+        ("g", (HEARTBEAT, SET, "50000"), errors.INVALID_CONFIG, "must be less than"),
+        ("g", (SESSION, APPEND, "9000"), errors.INVALID_CONFIG, "not LIST"),
+        ("g", (SESSION, SET, None), errors.INVALID_REQUEST, "Null value"),
+    ],
+)
+def test_settings_of_groups_that_are_refused(
+    group_client: GroupClient,
+    group: str,
+    change: tuple[str, int, str | None],
+    code: int,
+    text: str,
+) -> None:
+    found = alter(group_client, group, change)
+    assert found[0] == code
+    assert text in found[1]
+    assert group not in groups_with_settings(group_client)
+
+
+def test_settings_of_groups_require_that_all_brokers_support_them(
+    group_client: GroupClient, group_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = property(lambda _self: PEER_PROTOCOL_GROUPS - 1)
+    monkeypatch.setattr(type(group_broker.broker.context.operations), "peer_protocol", earlier)
+    code, text = alter(group_client, "g", (SESSION, SET, "9000"))
+    assert code == errors.UNSUPPORTED_VERSION
+    assert "--upgrade" in text
+
+
+def test_resources_with_settings_are_listed(group_client: GroupClient) -> None:
+    def listed(version: int, *types: int) -> Any:
+        asked = message(apis.LIST_CONFIG_RESOURCES, resource_types=list(types))
+        return group_client.ask(apis.LIST_CONFIG_RESOURCES, version, asked)
+
+    found = {(each.resource_type, each.resource_name) for each in listed(1).config_resources}
+    assert {(2, "t"), (4, "1"), (8, "1")} <= found
+    assert listed(0).config_resources == [], "client metrics, which there are none of"
+    assert listed(1, 3).error_code == errors.UNSUPPORTED_VERSION

@@ -390,6 +390,7 @@ def test_describe_cluster(kafka_client: KafkaClient, kafka_broker: RunningBroker
 
 
 LogDirs = codec.structs("request", apis.DESCRIBE_LOG_DIRS.key)
+AlterDirs = codec.structs("request", apis.ALTER_REPLICA_LOG_DIRS.key)
 Moves = codec.structs("request", apis.LIST_PARTITION_REASSIGNMENTS.key)
 
 
@@ -434,11 +435,24 @@ def test_log_directories_on_several_disks(tmp_path: Path) -> None:
                 for topic in each.topics
             ]
 
+        def moved(path: str | Path) -> list[int]:
+            topic = AlterDirs.AlterReplicaLogDirTopic(name="t", partitions=[0, 1, 4])
+            wanted = AlterDirs.AlterReplicaLogDir(path=str(path), topics=[topic])
+            with connected(broker) as client:
+                asked = AlterDirs.root(dirs=[wanted])
+                (found,) = client.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, asked).results
+            return [each.error_code for each in found.partitions]
+
         first = broker.config.data_dir
+        here, elsewhere, absent = 0, errors.INVALID_REPLICA_ASSIGNMENT, errors.REPLICA_NOT_AVAILABLE
+        assert moved(first) == [here, elsewhere, absent]
+        assert moved(second) == [elsewhere, here, absent]
+        assert moved(tmp_path) == [errors.LOG_DIR_NOT_FOUND] * 3
         assert described() == [(first, 0, [0, 2]), (str(second), 0, [1, 3])]
         broker.call(lambda: broker.broker.log_dirs.log_dirs[0].fail("a bad cable"))
         broker.call(lambda: None)  # a turn of the loop
         assert described() == [(first, 0, [0, 2]), (str(second), 56, [1, 3])]
+        assert moved(second) == [errors.KAFKA_STORAGE_ERROR] * 3
         with broker.client() as native:
             assert native.produce("t", batch_of(b"a"), partition=0).failure is None
             failure = native.produce("t", batch_of(b"a"), partition=1).failure
