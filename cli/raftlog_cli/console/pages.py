@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -227,7 +229,7 @@ class Pages:
         name = form.get("name", "").strip()
         key, value = form.get("setting", ""), form.get("value", "").strip()
         chosen = {each.name: form.get(each.name, "") for each in TOPIC_KEYS if each.choices}
-        settings = {**chosen, **({key: value} if key else {})}
+        settings = {**chosen, **({key: in_units(value, key)} if key else {})}
         self.admin.create_topics(
             [
                 NewTopic(
@@ -244,8 +246,9 @@ class Pages:
     def alter_topic(self, form: Parameters) -> str:
         """Change one setting, or reset it to its default. Returns the URL of the next page."""
         name = check_topic_name(form["name"])
-        value = None if form.get("reset") else form.get("value", "").strip()
-        self.admin.alter_topic(name, {form.get("setting", ""): value})
+        setting = form.get("setting", "")
+        value = None if form.get("reset") else in_units(form.get("value", "").strip(), setting)
+        self.admin.alter_topic(name, {setting: value})
         self._view.forget()
         return f"/topics/{name}?tab=settings"
 
@@ -1017,21 +1020,74 @@ def duration(value: float | None) -> str:
     return f"{value / 86_400:.1f} days"
 
 
+# Units of settings in ms and bytes that forms show and accept, the largest first.
+_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
+    "ms": {"d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1},
+    "bytes": {**{name: getattr(limits, name.upper()) for name in ("GiB", "MiB", "KiB")}, "B": 1},
+}
+_AMOUNT: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? *([A-Za-z]+)")
+
+
+def _unit_of(setting: str) -> str:
+    """Return ``ms`` or ``bytes``, in which a setting counts; "" for other settings."""
+    unit = setting.rpartition(".")[2]
+    return unit if unit in _UNITS else ""
+
+
+def _whole(amount: int, unit: str) -> tuple[int, str]:
+    """Return ``amount`` ms or bytes in the largest unit that is exact."""
+    name, factor = next(each for each in _UNITS[unit].items() if amount % each[1] == 0)
+    return amount // factor, name
+
+
 def readable(value: str, setting: str) -> str:
-    """Return the value of a setting in ms or bytes with a larger unit, such as ``7 days``; "" for
-    other settings and small values.
+    """Return the value of a setting in ms or bytes with a larger unit, such as ``7 days``; it is
+    rounded if it is a long number in the largest unit that is exact. "" for other settings.
     """
-    is_time, is_size = setting.endswith(".ms"), setting.endswith(".bytes")
-    if not (is_time or is_size) or not value.removeprefix("-").isdecimal():
+    unit = _unit_of(setting)
+    if not unit or not value.removeprefix("-").isdecimal():
         return ""
     amount = int(value)
     if amount < 0 or amount == INT64_MAX:
         return "no limit"
-    if amount < (1_000 if is_time else limits.KIB):
-        return ""
-    if is_time and amount % DAY_MS == 0:
-        return counted(amount // DAY_MS, "day")
-    return (duration(amount / 1_000) if is_time else size(amount)).replace(".0 ", " ")
+    if amount == 0:
+        return f"0 {unit}"
+    count, name = _whole(amount, unit)
+    if name == "d":
+        return counted(count, "day")
+    if count < 1_000:
+        return f"{count} {name}"
+    return (duration(amount / 1_000) if unit == "ms" else size(amount)).replace(".0 ", " ")
+
+
+def brief(value: str, setting: str) -> str:
+    """Return the value for a form: in ms or bytes with the largest unit that is exact, as ``7d``
+    and ``1GiB``; unchanged if it is another setting, negative, 0 or no limit.
+    """
+    unit = _unit_of(setting)
+    if not unit or not value.isdecimal() or int(value) in (0, INT64_MAX):
+        return value
+    count, name = _whole(int(value), unit)
+    return f"{count}{name}"
+
+
+def exact(value: str, setting: str) -> str:
+    """Return the value of a setting with its unit, for a title: ``604,800,000 ms``."""
+    unit = _unit_of(setting)
+    return f"{int(value):,} {unit}" if unit and value.removeprefix("-").isdecimal() else value
+
+
+def in_units(text: str, setting: str) -> str:
+    """Return what a form contains as the value of a setting: a number with a unit (``7d``,
+    ``1.5 GiB``) in ms or bytes; other texts unchanged, which the broker accepts or refuses.
+    """
+    units = {name.lower(): factor for name, factor in _UNITS.get(_unit_of(setting), {}).items()}
+    found = _AMOUNT.fullmatch(text)
+    factor = units.get(found[3].lower()) if found else None
+    if found is None or factor is None:
+        return text
+    amount = Fraction(f"{found[1]}.{found[2] or 0}") * factor
+    return str(amount) if amount.denominator == 1 else text
 
 
 def bar(value: float | None, largest: float) -> int:
@@ -1049,6 +1105,8 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "clock": clock,
     "duration": duration,
     "readable": readable,
+    "brief": brief,
+    "exact": exact,
     "bar": bar,
     "ids": health.ids,
     "state": health.partition_state,

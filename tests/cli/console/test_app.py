@@ -169,10 +169,10 @@ def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> Non
     made = browser.post(
         "/new-topic",
         **{"name": "made-here", "partitions": "2", "cleanup.policy": "compact,delete"},
-        **{"setting": "retention.ms", "value": "60000", "flush.policy": ""},
+        **{"setting": "retention.ms", "value": "1.5 min", "flush.policy": ""},
     )
     assert made == (303, "/topics/made-here")
-    altered = browser.post("/topics/made-here/settings", setting="segment.bytes", value="1048576")
+    altered = browser.post("/topics/made-here/settings", setting="segment.bytes", value="1MiB")
     assert altered == (303, "/topics/made-here?tab=settings")
     assert browser.post("/topics/made-here/partitions", partitions="3")[0] == 303
     with Admin(bootstrap) as admin:
@@ -181,11 +181,14 @@ def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> Non
         assert described.config["cleanup.policy"] == "compact,delete"
         overrides = ("cleanup.policy", "retention.ms", "segment.bytes")
         assert described.config_overrides == overrides
+        assert described.config["retention.ms"] == "90000"
+        assert described.config["segment.bytes"] == "1048576"
         browser.post("/topics/made-here/settings", setting="segment.bytes", value="9", reset="1")
         assert admin.describe_topics(["made-here"])[0].config_overrides == overrides[:2]
         page = browser.get("/topics/made-here")
         assert "<option selected>compact,delete</option>" in page
-        assert 'aria-label="retention.ms"></form><span class="hint">1 min</span>' in page
+        assert 'value="90s" aria-label="retention.ms" title="90,000 ms"></form>' in page
+        assert '<span title="604,800,000 ms">7 days</span></td>' in page
         assert browser.post("/topics/made-here/delete", confirmed="made-her")[0] == 400
         assert "made-here" in admin.list_topics()
         assert browser.post("/topics/made-here/delete", confirmed="made-here")[1] == "/topics"

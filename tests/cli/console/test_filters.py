@@ -37,11 +37,46 @@ def test_values() -> None:
         (pages.readable("1073741824", "segment.bytes"), "1 GiB"),
         (pages.readable("-1", "retention.bytes"), "no limit"),
         (pages.readable(str(2**63 - 1), "max.compaction.lag.ms"), "no limit"),
-        (pages.readable("999", "retention.ms"), ""),
+        (pages.readable("999", "retention.ms"), "999 ms"),
+        (pages.readable("0", "retention.bytes"), "0 bytes"),
+        (pages.readable("90000", "retention.ms"), "90 s"),
+        (pages.readable("1048588", "max.message.bytes"), "1 MiB"),
+        (pages.brief("604800000", "retention.ms"), "7d"),
+        (pages.brief("90000000", "segment.ms"), "25h"),
+        (pages.brief("999", "segment.ms"), "999ms"),
+        (pages.brief("1048588", "max.message.bytes"), "1048588B"),
+        (pages.brief("1073741824", "segment.bytes"), "1GiB"),
+        (pages.brief(str(2**63 - 1), "max.compaction.lag.ms"), str(2**63 - 1)),
+        (pages.brief("-1", "retention.ms"), "-1"),
+        (pages.brief("5000", "min.insync.replicas"), "5000"),
+        (pages.exact("604800000", "retention.ms"), "604,800,000 ms"),
+        (pages.exact("-1", "retention.bytes"), "-1 bytes"),
+        (pages.exact("delete", "cleanup.policy"), "delete"),
         (pages.readable("5000", "min.insync.replicas"), ""),
         (pages.readable("", "retention.ms"), ""),
     ]:
         assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "value"),
+    [
+        ("7d", "retention.ms", "604800000"),
+        ("1.5 h", "segment.ms", "5400000"),
+        ("30MIN", "segment.ms", "1800000"),
+        ("1gib", "segment.bytes", "1073741824"),
+        ("2.5MiB", "max.message.bytes", "2621440"),
+        ("604800000", "retention.ms", "604800000"),
+        ("-1", "retention.ms", "-1"),
+        ("1GiB", "retention.ms", "1GiB"),
+        ("0.5ms", "retention.ms", "0.5ms"),
+        ("7d", "min.insync.replicas", "7d"),
+        ("9" * 99 + "d", "retention.ms", "9" * 99 + "d"),
+        ("compact", "cleanup.policy", "compact"),
+    ],
+)
+def test_forms_accept_units(text: str, setting: str, value: str) -> None:
+    assert pages.in_units(text, setting) == value
 
 
 @pytest.mark.parametrize(
