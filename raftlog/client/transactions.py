@@ -6,7 +6,8 @@
 
 A producer that begins transactions in quick succession reserves its partitions for the next one
 with each commit: their leaders then store the first batch without a question to the coordinator.
-A reservation that is not used soon is given back by an abort.
+A reservation that is not used soon is given back by an abort, so that an idle producer has no open
+transaction.
 
 Records and offsets of a transaction become visible together, or not at all. The producer sends its
 batches with the identity that the coordinator gave for this transaction. Each end of a transaction
@@ -98,6 +99,8 @@ class Transactions:
         self._ended_at = -math.inf  # time of the loop when the last commit was requested
         self._reserves = False  # whether the open transaction reserves partitions for the next one
         self._has_reserved = False  # whether the last one has, and this producer has used none
+        self._timer: asyncio.TimerHandle | None = None  # that gives a reservation back
+        self._returning: asyncio.Task[None] | None = None  # gives it back; None in a transaction
         self._unknown: bool | None = None  # the end that had no response: True for a commit
         self._fenced: ProducerFencedError | None = None
 
@@ -133,10 +136,13 @@ class Transactions:
             await asyncio.wait([self._starting])
         is_used = self.is_open and self._is_used
         self.is_open = False
-        if is_used or (self._has_reserved and self._unknown is None):
-            with suppress(RaftlogError, TimeoutError):
-                async with asyncio.timeout(CLOSE_ABORT_S):
+        with suppress(RaftlogError, TimeoutError):
+            async with asyncio.timeout(CLOSE_ABORT_S):
+                await self._keep_reservation()
+                if is_used or (self._has_reserved and self._unknown is None):
                     await self._end(commit=False)
+        if self._returning is not None:
+            self._returning.cancel()
 
     async def begin(self) -> None:
         """Begin a transaction. Only the first one asks the coordinator.
@@ -155,6 +161,7 @@ class Transactions:
             raise InvalidRequestError(
                 "it is unknown whether the last transaction was committed. Call producer.recover()"
             )
+        await self._keep_reservation()
         try:
             idle_s = asyncio.get_running_loop().time() - self._ended_at
             self._reserves = idle_s <= RESERVE_WITHIN_S
@@ -166,7 +173,7 @@ class Transactions:
         except OutcomeUnknownError as error:
             raise BrokerUnavailableError(f"no transaction was begun: {error}") from error
         self.sender.begin_transaction(self._identity)
-        self._failure, self._has_offsets = None, False
+        self._failure, self._has_offsets, self._returning = None, False, None
         self.is_open = True
 
     async def fetch_offset(self, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
@@ -253,7 +260,7 @@ class Transactions:
     async def recover(self) -> bool:
         """Repeat the end that had no response. Return whether the transaction is committed."""
         commit = self._unknown
-        if commit is None:
+        if commit is None or self._returning is not None:
             raise InvalidRequestError(
                 "nothing to recover: how the last transaction of this producer ended is known"
             )
@@ -284,6 +291,26 @@ class Transactions:
         self.is_open = False
         if self._is_used:
             await self._end(commit=commit)
+        else:
+            self._return_later()
+
+    def _return_later(self) -> None:
+        """Give a reserved transaction back if no transaction is begun in time."""
+        if self._has_reserved:
+            self._timer = asyncio.get_running_loop().call_later(RESERVED_S, self._return_now)
+
+    def _return_now(self) -> None:
+        self._returning = asyncio.ensure_future(self._end(commit=False))
+        self._returning.add_done_callback(_look_at)
+
+    async def _keep_reservation(self) -> None:
+        """Do not give a reservation back from now on. If this has begun, wait for its outcome:
+        only one request may set the identity of the next transaction.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._returning is not None:
+            await asyncio.wait([self._returning])
 
     @property
     def _is_used(self) -> bool:
@@ -323,6 +350,7 @@ class Transactions:
         self._unknown = None
         self._has_reserved = bool(reserved) or reserves_offsets
         self._identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        self._return_later()
 
     def _raise_unknown(self, error: RaftlogError, *, commit: bool) -> NoReturn:
         if not commit:
@@ -336,8 +364,8 @@ class Transactions:
         ) from error
 
 
-def _look_at(task: asyncio.Task[ProducerIdAndEpoch]) -> None:
-    """Mark the exception of the task as retrieved: the first transaction raises it."""
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Mark the exception as retrieved: the next transaction raises it, or tries again."""
     if not task.cancelled():
         task.exception()
 

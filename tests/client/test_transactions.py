@@ -47,6 +47,8 @@ from tests.client.sending import outcome
 from tests.client.test_subscription import A
 from tests.client.world import (
     FakeCluster,
+    Peer,
+    Request,
     do_and_ignore,
     hold,
     ignore,
@@ -113,14 +115,65 @@ async def test_transactions_in_quick_succession_reserve_the_partitions_of_the_ne
 
 @runs(run)
 async def test_a_reservation_that_was_not_used_soon_is_given_back(fake: FakeCluster) -> None:
-    """Else the coordinator could abort the transaction in which it is used."""
+    """Else an idle producer would have an open transaction, until the coordinator aborts it."""
     known = coordinated(fake)
     async with producer_of(fake) as producer:
         await committed(producer, b"a")
         await committed(producer, b"b")
+        async with producer.transaction():
+            await asyncio.sleep(RESERVED_S + 0.1)  # it sends nothing
         await asyncio.sleep(RESERVED_S + 0.1)
+        ends = [each.commit for each in fake.asked(EndTransactionRequest)]
+        assert ends == [True, True, False]
+        with pytest.raises(InvalidRequestError, match="nothing to recover"):
+            await producer.recover()
         await committed(producer, b"c")
-    assert [each.commit for each in fake.asked(EndTransactionRequest)] == [True, True, False, True]
+    assert len(fake.asked(EndTransactionRequest)) == 4
+    assert known.visible() == [b"a", b"b", b"c"]
+
+
+@runs(run)
+async def test_the_next_transaction_waits_until_a_reservation_is_given_back(
+    fake: FakeCluster,
+) -> None:
+    """The response has the identity of the next transaction: it must not arrive in a later one."""
+    known, gate = coordinated(fake), asyncio.Event()
+    async with producer_of(fake) as producer:
+        await committed(producer, b"a")
+        await committed(producer, b"b")
+
+        def late(peer: Peer, request: Request) -> None:
+            async def later() -> None:
+                await gate.wait()
+                fake.always[apis.END_TRANSACTION](peer, request)
+
+            fake.keep(later())
+
+        fake.next(apis.END_TRANSACTION, late)
+        await asyncio.sleep(RESERVED_S + 0.1)
+        next_one = asyncio.ensure_future(committed(producer, b"c"))
+        await asyncio.sleep(0.1)
+        assert len(fake.asked(EndTransactionRequest)) == 3
+        gate.set()
+        await next_one
+        assert known.visible() == [b"a", b"b", b"c"]
+
+
+@runs(run)
+async def test_a_reservation_that_could_not_be_given_back_is_aborted_by_the_next_transaction(
+    fake: FakeCluster,
+) -> None:
+    known = coordinated(fake)
+    async with producer_of(fake, request_timeout_ms=200, delivery_timeout_ms=200) as producer:
+        await committed(producer, b"a")
+        await committed(producer, b"b")
+        fake.next(apis.END_TRANSACTION, ignore)
+        await asyncio.sleep(RESERVED_S + 1)
+        with pytest.raises(InvalidRequestError, match="nothing to recover"):
+            await producer.recover()
+        await committed(producer, b"c")
+    ends = [each.commit for each in fake.asked(EndTransactionRequest)]
+    assert ends == [True, True, False, False, True]
     assert known.visible() == [b"a", b"b", b"c"]
 
 
