@@ -19,10 +19,10 @@ import pytest
 from raftlog import Admin, NewTopic, scan
 from raftlog.testing import cluster
 from raftlog.testing.cluster import free_port, wait_until
-from tests.kafka_peers.install import JAVA_LIBRARY, version_in
+from tests.kafka_peers.install import version_in
+from tests.kafka_peers.kafka_broker import JAVA
 
 VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version>(.*?)<")
-JAVA = ("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARY}/*")
 TIMEOUT_S = 120
 EACH = 5_000  # lines per round
 FILE = "org.apache.kafka.connect.file.FileStream"
