@@ -359,8 +359,17 @@ class Group:
         self.hand_out([member.id, *self._heirs(released)])
 
     def come_back(self, member: Member, owned: Parts) -> None:
-        """Rejoin a member. Revoked partitions that are not in ``owned`` become free."""
+        """Rejoin a member. Revoked partitions that are not in ``owned`` become free.
+
+        Of assigned partitions that are not in ``owned`` it has lost its positions, and reads the
+        committed offsets again. A commit that it sent before, and that comes after this, must not
+        be accepted: the member gets a new epoch, and owns them since then.
+        """
         member.is_away = False
+        lost = member.assigned - owned
+        if lost:
+            self.epoch += 1
+            self._group_changed = True
         released = [part for part in member.revoking if part not in owned]
         for part in released:
             del member.revoking[part]
@@ -368,6 +377,7 @@ class Group:
         if not member.revoking:
             member.epoch = self.epoch
         member.known_epoch = member.epoch
+        self.owned_since.update(dict.fromkeys(lost, member.epoch))
         self.touch(member)
         self.hand_out([member.id, *self._heirs(released)])
 

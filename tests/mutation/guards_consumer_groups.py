@@ -9,6 +9,19 @@ from tests.mutation.guard import Guard
 
 MEMBERS: Final = [
     Guard(
+        name="a member that joins again gets a new epoch",
+        why="a commit of before, which the network held back, replaces the offset that it has read",
+        module="raftlog/consumer_groups/group.py",
+        function="Group.come_back",
+        change=never("if _group_changed"),
+        tests=(
+            (
+                "tests/consumer_groups/test_group.py"
+                "::test_a_commit_that_was_held_back_is_refused_once_its_member_has_joined_again"
+            ),
+        ),
+    ),
+    Guard(
         name="a partition is reassigned once it is released",
         why="two members read one partition",
         module="raftlog/consumer_groups/group.py",

@@ -30,6 +30,13 @@ def test_a_leader_whose_clock_is_behind_stamps_no_record_as_expired() -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
+    """It came after the member had read the committed offset again, and was acknowledged."""
+    scenario = Scenario.draw(41_982_882, mode="liveness", brokers=3, light=True, compacted=False)
+    verdict = run(scenario)
+    assert verdict.is_good, verdict.violations[:10]
+
+
 @pytest.mark.parametrize("seed", [6001])
 def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
     """It led for ever, and the other two brokers could acknowledge nothing."""
