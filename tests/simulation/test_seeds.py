@@ -6,11 +6,10 @@ repeats the one bad seed with a trace.
 
 from __future__ import annotations
 
-import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,8 @@ pytestmark = pytest.mark.simulated
 SEEDS_PER_TEST = 4
 CONSENSUS_SEEDS_PER_TEST = 10
 NIGHTLY_S = 300  # of each kind
+SEEDS_PER_PROCESS = 5
+OUTPUT_MAX = 4_000  # characters of a failed process
 
 # Of whole clusters: mode, brokers, compacted topics, tests of `make test`, of `make seeds`.
 KINDS: list[tuple[Mode, int, bool, int, int]] = [
@@ -121,33 +122,54 @@ def test_consensus_keeps_its_promises(seed: int, number: int) -> None:
 Record = Callable[[str, object], None]
 
 
-def for_a_while(seed: int, record: Record, check: Callable[..., None], *what: Any) -> None:
-    """Check seeds from ``seed`` on until ``NIGHTLY_S`` have passed. Their number is printed."""
-    until = time.monotonic() + NIGHTLY_S
-    for count in itertools.count(1):
-        check(seed + count - 1, *what)
-        if time.monotonic() > until:
-            record("seeds", count)
-            break
+def for_a_while(seed: int, record: Record, check: Callable[[int], int]) -> None:
+    """Check seeds from ``seed`` on until ``NIGHTLY_S`` have passed. Their number is printed.
+
+    ``check`` returns how many it has checked.
+    """
+    until, first = time.monotonic() + NIGHTLY_S, seed
+    while time.monotonic() < until:
+        seed += check(seed)
+    record("seeds", seed - first)
+
+
+def in_a_process(*options: str) -> Callable[[int], int]:
+    """Check some seeds in a process of their own: a world leaves some of its memory behind."""
+
+    def check(seed: int) -> int:
+        command = [sys.executable, "-m", "raftlog.testing.simulator", *options]
+        command += ["--seed", str(seed), "--count", str(SEEDS_PER_PROCESS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-OUTPUT_MAX:] + done.stderr[-OUTPUT_MAX:]
+        return SEEDS_PER_PROCESS
+
+    return check
 
 
 @pytest.mark.nightly
+@pytest.mark.integration
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("mode", "brokers", "compacted"), [kind[:3] for kind in KINDS])
 def test_clusters_for_a_while(
     seed: int, record_property: Record, mode: Mode, brokers: int, compacted: bool
 ) -> None:
-    for_a_while(seed, record_property, partial(check, light=False), mode, brokers, compacted)
+    options = ["--mode", mode, "--brokers", str(brokers), *["--compacted"] * compacted]
+    for_a_while(seed, record_property, in_a_process(*options))
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_consensus_for_a_while(seed: int, record_property: Record) -> None:
-    for_a_while(seed, record_property, check_consensus)
+    def check(each: int) -> int:
+        check_consensus(each)
+        return 1
+
+    for_a_while(seed, record_property, check)
 
 
 @pytest.mark.nightly
+@pytest.mark.integration
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("mode", [world[0] for world in WORLDS])
 def test_worlds_for_a_while(seed: int, record_property: Record, mode: str) -> None:
-    for_a_while(seed, record_property, check_world, mode)
+    for_a_while(seed, record_property, in_a_process("--mode", mode))

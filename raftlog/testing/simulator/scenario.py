@@ -393,6 +393,7 @@ ALTERS_MIN_ISR: Final = 0.3  # the share of scenarios
 STRANDED_LONGER_S: Final = 12.0  # added to a run with stranded brokers
 INTERLEAVINGS: Final = (0.0, 0.0, 0.2, 1.0)
 SLOW_SHARE: Final = 0.2  # of the brokers of a core have disks that sometimes stall
+OPERATIONS_PER_BATCH: Final = 4  # of a disk, until a batch is acknowledged
 SICK_SHARE: Final = 0.5  # of the brokers outside of a core have a bad disk as their only fault
 VOTERS_LIMIT_S: Final = 20.0  # for groups to elect a leader and to add a voter
 QUIET_S: Final = 10.0  # for brokers to receive all leaders; longer than any of their timeouts
@@ -821,6 +822,7 @@ def _progress(
     state has no eligible leader in the core correctly waits for one.
     """
     random = world.random("core")
+    patience_s = min(plan.delivery_timeout_ms for plan in scenario.workload.producers) / 1_000
     brokers = [machine.name for machine in world.brokers]
     core = set(random.sample(brokers, scenario.brokers - (scenario.brokers - 1) // 2))
     clients = [m.name for m in workload.machines if m.name not in members.names]
@@ -834,7 +836,7 @@ def _progress(
             return [Violation("UNAVAILABLE", f"too few voters {VOTERS_LIMIT_S} s after healing")]
         for machine in world.brokers:
             if machine.name not in core:
-                _freeze(world, random, machine, sorted(core))
+                _freeze(world, random, machine, sorted(core), patience_s)
     world.heal({*core, *clients, *members.names})
     members.leave_one_paused()
     _slow_disks(world, sorted(core))
@@ -860,14 +862,16 @@ def _progress(
     return [Violation("UNAVAILABLE", what)]
 
 
-def _freeze(world: World, random: Random, machine: BrokerMachine, core: list[str]) -> None:
-    """Give a broker outside the core a permanent fault."""
+def _freeze(
+    world: World, random: Random, machine: BrokerMachine, core: list[str], patience_s: float
+) -> None:
+    """Give a broker outside the core a permanent fault. ``patience_s``: of the producers."""
     how = random.choice(
         ("down", "without power", "paused", "cannot send", "cannot receive", "isolated")
     )
     disks = world.random(f"core/{machine.name}/disk")
     if disks.random() < SICK_SHARE:
-        _spoil_disk(world, disks, machine)
+        _spoil_disk(world, disks, machine, patience_s)
         return
     world.trace(f"{machine.name} from now on: {how}")
     if how == "down":
@@ -893,8 +897,12 @@ def _slow_disks(world: World, core: list[str]) -> None:
             world.trace(f"{machine.name}'s disk stalls for {machine.latency.stall_s} s at times")
 
 
-def _spoil_disk(world: World, random: Random, machine: BrokerMachine) -> None:
-    """Give a broker outside the core a bad disk permanently."""
+def _spoil_disk(world: World, random: Random, machine: BrokerMachine, patience_s: float) -> None:
+    """Give a broker outside the core a bad disk permanently.
+
+    A disk that is slow, but fast enough for its broker to stay in sync, delays each acknowledgement
+    by some operations: producers that do not wait so long make no progress.
+    """
     how = random.choice((*HANGS, "full disk", "slow disk"))
     world.trace(f"{machine.name} from now on has a bad disk: {how}")
     if how in HANGS:
@@ -904,6 +912,8 @@ def _spoil_disk(world: World, random: Random, machine: BrokerMachine) -> None:
     else:
         machine.latency.stall_chance = random.choice((0.3, 1.0))
         machine.latency.stall_s = random.choice((1.0, 10.0))
+        if patience_s < OPERATIONS_PER_BATCH * machine.latency.stall_s:
+            machine.latency.stall_s = 10.0
 
 
 def _makes_progress(workload: Workload, machine: str, since_ns: int, able: int) -> bool:

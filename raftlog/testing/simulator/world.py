@@ -107,8 +107,12 @@ def broker_config(
 
 
 def _is_sound(machine: BrokerMachine) -> bool:
+    """Return whether no log directory has failed, and no read of one: these need a restart."""
     broker = machine.broker
-    return isinstance(broker, Broker) and not any(d.failure for d in broker.log_dirs.log_dirs)
+    if not isinstance(broker, Broker) or any(d.failure for d in broker.log_dirs.log_dirs):
+        return False
+    hosts = [hosted.host for hosted in broker.context.cluster.partitions.hosted.values()]
+    return not any(host is not None and host.log.damage for host in hosts)
 
 
 async def start_broker(
