@@ -61,11 +61,14 @@ class EmbeddedLog(Closeable):
         self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
 
         async def start() -> Broker:
-            broker = await Broker.start(
-                config, clock=SystemClock(), disk=disk, on_fatal=_noted, any_id=True
+            return await Broker.start(
+                config,
+                clock=SystemClock(),
+                disk=disk,
+                on_fatal=_noted,
+                any_id=True,
+                address=ADDRESS,
             )
-            broker.context.address = ADDRESS
-            return broker
 
         try:
             self._broker = self._thread.call(start)

@@ -19,7 +19,6 @@ from raftlog.config import Address, parse_address, parse_voters
 from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError, counted
 from raftlog.server.main import STATUS_REMOVED
-from raftlog.storage.store import JOURNAL_NAME
 from raftlog.testing import BrokerProcess, Cluster, wait_until
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import (
@@ -95,7 +94,7 @@ def environment_of(cluster: Cluster) -> dict[str, str]:
 
 
 def _voters_of(cluster: Cluster) -> str:
-    """Return the voters setting of the cluster; "" in single-broker mode."""
+    """Return the voters setting of the cluster."""
     named = (broker.settings.get("voters", "") for broker in cluster.brokers)
     return next(filter(None, named), "")
 
@@ -174,21 +173,22 @@ def founders_of(
     directory: Path, addresses: Mapping[int, Address], workers: int = 1
 ) -> dict[int, Address]:
     """Return the addresses of the brokers that create, or have created, the cluster in
-    ``directory``, by ID. Empty: a single broker of an earlier release, which others cannot join.
+    ``directory``, by ID.
 
     ``addresses``: of the next run. Brokers that were removed since are included: the others must
     not create another cluster without them. ``workers``: brokers of each host. Of several hosts,
     the first broker of each is a founder, so that the loss of a host is that of one voter.
     """
     path = directory / CLUSTER_FILE
-    alone = {} if len(addresses) == 1 else dict(addresses)
     if path.exists():
         text = json.loads(path.read_bytes()).get("voters", "")
         voters = {voter.id: voter.address for voter in parse_voters(text)}
-        return {broker: addresses.get(broker, at) for broker, at in voters.items()} or alone
+        return {broker: addresses.get(broker, at) for broker, at in voters.items()} or dict(
+            addresses
+        )
     homes = [directory / f"broker-{broker}" for broker in addresses]
     if any((each / IDENTITY_FILE).exists() for each in homes):
-        return dict(addresses) if any((each / JOURNAL_NAME).exists() for each in homes) else alone
+        return dict(addresses)
     firsts = {host_of(broker, workers): broker for broker in sorted(addresses, reverse=True)}
     chosen = sorted(firsts.values() if len(firsts) >= FOUNDERS_MIN else addresses)
     return {broker: addresses[broker] for broker in chosen[: limits.VOTERS_PER_CLUSTER_MAX]}
@@ -487,12 +487,6 @@ def request_add(directory: Path, count: int) -> dict[int, Address]:
     certificates = certificates_of(directory)
     cluster = _cluster(directory, addresses)
     secret = cluster.brokers[0].secret
-    if len(cluster.brokers) == 1 and "cluster.secret.file" not in cluster.brokers[0].settings:
-        raise RefusedError(
-            f"{directory} contains a single broker of an earlier release, which others cannot "
-            "join. Run `raftlog up` with another --data-dir, and copy the topics to it with "
-            "`raftlog mirror`"
-        )
     ids = reserve_ids(cluster, count, is_running=True)
     requests = [directory / f"{ADD_PREFIX}{broker}" for broker in ids]
     for request in requests:

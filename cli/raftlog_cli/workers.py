@@ -76,7 +76,7 @@ def configs_of(config: BrokerConfig, count: int, host: str = "") -> list[BrokerC
             config.log_cleaner_dedupe_buffer_size // count, limits.MIB
         ),
     )
-    if not first.has_peers:
+    if not (first.voters or first.join):
         first = replace(first, voters=first.alone().voters)  # a cluster, which others can join
     others = tuple(voter.address for voter in config.voters if voter.id != config.id)
     near = config.advertised_listen or config.listen

@@ -1080,9 +1080,9 @@ class BrokerConfig:
         return config
 
     @property
-    def has_peers(self) -> bool:
-        """Whether the broker is part of a cluster of several brokers, or joins one."""
-        return bool(self.voters or self.join)
+    def has_secret(self) -> bool:
+        """Whether other brokers can connect to this one: they prove to know the secret."""
+        return bool(self.cluster_secret or self.cluster_secret_file)
 
     @property
     def http_uses_tls(self) -> bool:
@@ -1090,7 +1090,7 @@ class BrokerConfig:
         return self.authentication_required and bool(self.tls_certificate_file)
 
     def alone(self) -> BrokerConfig:
-        """Return the settings of the only broker of a cluster, which also has a cluster state."""
+        """Return the settings of the only voter of a cluster, for a broker that names no other."""
         return replace(self, voters=(Voter(self.id, self.advertised_listen or self.listen),))
 
     def joining(self, brokers: tuple[Address, ...]) -> BrokerConfig:
@@ -1164,9 +1164,7 @@ def _check_voters(config: BrokerConfig) -> None:
             f"bootstrap.without={','.join(map(str, config.bootstrap_without))} must contain only "
             f"voters other than this broker, {config.id}; voters={show_voters(config.voters)}"
         )
-    if (len(config.voters) > 1 or config.join) and not (
-        config.cluster_secret or config.cluster_secret_file
-    ):
+    if (len(config.voters) > 1 or config.join) and not config.has_secret:
         what = "join" if config.join else f"{len(config.voters)} voters"
         raise InvalidConfigError(
             f"{what} without a secret: set cluster.secret or cluster.secret.file to the same text "
@@ -1193,7 +1191,7 @@ def _check_kafka(config: BrokerConfig) -> None:
             f"kafka.listen={listen} and kafka.protocol.enable=false contradict each other: remove "
             "one of them"
         )
-    if config.has_peers and advertised is None and listen.host in EVERYWHERE:
+    if (config.voters or config.join) and advertised is None and listen.host in EVERYWHERE:
         raise InvalidConfigError(
             f"kafka.listen={listen} is every interface: set kafka.advertised.listen to the address "
             "at which Kafka clients reach this broker"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from raftlog.config.keys import INT64_MAX
 from raftlog.errors import counted
 from raftlog.replication.partition_state import (
     Accepted,
@@ -112,7 +113,7 @@ def choose_member(
             broker
             for broker in _there(order, members, state, view)
             if broker != without
-            and (reports is None or _is_sound(reports.get(broker), view.boot_of(broker)))
+            and (reports is None or _may_lead(state, reports.get(broker), view.boot_of(broker)))
         ]
         if found:
             best = max(found, key=lambda broker: reports[broker].length) if reports else found[0]
@@ -120,13 +121,14 @@ def choose_member(
     return None
 
 
-def _is_sound(report: CopyReport | None, boot: int | None) -> bool:
-    """Return whether the broker reported a complete copy in its current incarnation."""
-    return (
-        report is not None
-        and report.standing is Standing.SOUND
-        and (boot is None or report.boot == boot)
-    )
+def _may_lead(state: PartitionState, report: CopyReport | None, boot: int | None) -> bool:
+    """Return whether the broker reported in its current incarnation that its copy is complete; or
+    that it is corrupt, if there is no other: that one is served up to the corruption."""
+    if report is None:
+        return False
+    is_only = len(state.replicas) == 1 and report.end_offset < INT64_MAX
+    is_fit = report.standing is Standing.SOUND or (is_only and report.standing is Standing.DAMAGED)
+    return is_fit and (boot is None or report.boot == boot)
 
 
 def choose_unsure(

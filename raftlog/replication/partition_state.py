@@ -268,23 +268,6 @@ def initial_state(
     )
 
 
-def state_alone(
-    broker_id: BrokerId, directory_id: DirectoryId, *, leader_epoch: LeaderEpoch
-) -> PartitionState:
-    """Return the state of a partition in single-broker mode."""
-    return PartitionState(
-        replicas=(broker_id,),
-        witnesses=(),
-        min_isr=1,
-        leader=broker_id,
-        leader_epoch=leader_epoch,
-        isr={broker_id: directory_id},
-        elr={},
-        former={},
-        version=0,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The command was applied. ``state``: the new state."""

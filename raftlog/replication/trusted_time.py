@@ -7,10 +7,10 @@ monotonic clock, which never jumps, and follows wall clocks only as follows:
 - *Small differences* (up to ``CLOCK_STEP_MS``): the trusted time follows slowly. It gains or loses
   at most ``CLOCK_SLEW`` of the elapsed time.
 - *Larger differences* are clock steps. In a cluster, a time on which a majority of the voters
-  agrees for ``CLOCK_SETTLE_S`` becomes the trusted time. In single-broker mode, the trusted time
+  agrees for ``CLOCK_SETTLE_S`` becomes the trusted time. Without other voters, the trusted time
   follows a step only at the next start, see below.
 - *At the start*, the trusted time is unknown and no data expires until the clocks of a majority of
-  the voters agree. Of two clocks that differ, the one that is behind counts. In single-broker mode,
+  the voters agree. Of two clocks that differ, the one that is behind counts. Without other voters,
   the broker's clock is used immediately. If that time is ahead of the last saved time by more than
   ``CLOCK_STEP_MS``, no data expires for ``CLOCK_SETTLE_S``: the broker cannot distinguish a long
   stop from a wrong clock, and a wrong clock is often corrected soon after a machine starts.
@@ -20,7 +20,7 @@ clocks of all brokers count (``trusted_clocks``), so that no clock decides alone
 
 A wrong clock therefore does not delete a record that is younger than its retention by more than
 ``CLOCK_STEP_MS``, with two exceptions: a majority of the voters has the same wrong clock for
-``CLOCK_SETTLE_S``, or a broker in single-broker mode has run with it for that long since its start.
+``CLOCK_SETTLE_S``, or the only voter has run with it for that long since its start.
 The module is pure: both clocks are arguments; ``now`` is in monotonic seconds.
 """
 
@@ -70,7 +70,7 @@ class TrustedTime:
         now: float,
         wall_ms: TimestampMs,
     ) -> None:
-        """``voters``: brokers whose clocks count; only this one, or none: single-broker mode. None:
+        """``voters``: brokers whose clocks count; only this one, or none: no other clock. None:
         not known yet.
 
         ``saved_ms``: last ``deletion_ms`` of the previous incarnation, or None. ``now``,

@@ -1,36 +1,24 @@
-"""Topic changes: one at a time, in the order of arrival.
-
-``Administration`` queues the changes; a ``TopicAuthority`` makes them. This module contains the
-authority of single-broker mode: the store makes a change durable, in a thread, and then the topic
-table contains it, on the loop. A deletion happens in the opposite order: a topic stops being served
-before its files are removed.
-"""
+"""Topic changes of one broker: one at a time, in the order of arrival."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
-    DiskFullError,
-    InvalidPartitionsError,
     OutcomeUnknownError,
     RaftlogError,
-    StorageFailedError,
     ThrottledError,
-    UnknownTopicError,
 )
 from raftlog.protocol.schema import Message
 from raftlog.server.exchange import Exchange
-from raftlog.server.partition import Partition, ReplicaServices
-from raftlog.server.scheduling import Acknowledge, Workers
-from raftlog.server.topic_table import HostedTopic, TopicTable
-from raftlog.storage import Store, Topic
-from raftlog.types import Buffer, TopicPartition
+from raftlog.server.partition import Partition
+from raftlog.server.scheduling import Acknowledge
+from raftlog.types import Buffer
 
 HOSTS_AT_ONCE: Final = 20  # 1 ms, to create them
 logger = logging.getLogger(__name__)
@@ -45,37 +33,6 @@ class Attached(NamedTuple):
 
     message: Message
     attachment: Sequence[Buffer]
-
-
-class NamedTopic(Protocol):
-    """A topic with a name: the result of every change."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-
-
-class TopicAuthority(Protocol):
-    """Authority over the topics: this broker's store, or the cluster.
-
-    ``changes_at_once``: how many changes of one request to start before the first has ended.
-    """
-
-    changes_at_once: int
-
-    async def plan(
-        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
-    ) -> NamedTopic:
-        """Return the topic that ``create`` would create, or raise its error."""
-        ...
-
-    async def create(
-        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
-    ) -> NamedTopic: ...
-    async def delete(self, name: str, topic_id: str | None) -> NamedTopic: ...
-    async def alter(self, name: str, changes: Mapping[str, str | None]) -> NamedTopic: ...
-    async def add_partitions(self, name: str, total: int) -> NamedTopic: ...
 
 
 class Administration:
@@ -153,123 +110,12 @@ class Administration:
             reply.send(*(message if isinstance(message, Attached) else (message,)))
 
 
-class LocalTopics:
-    """The ``TopicAuthority`` in single-broker mode: the only writer of the store's catalog."""
-
-    changes_at_once = 1
-
-    def __init__(
-        self, store: Store, topics: TopicTable, services: ReplicaServices, worker: Workers
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._services = services
-        self._worker = worker
-
-    def load(self) -> None:
-        """Add every topic of the store to the table, at the start of the broker."""
-        for topic in self._store.topics.values():
-            self._topics.add(_hosted(topic, list(self._hosts(topic, first=0))))
-
-    async def plan(
-        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
-    ) -> Topic:
-        """Return the topic that ``create`` would create, or raise its error."""
-        _check_replication(replication_factor)
-        store = self._store
-        return await self._blocking(
-            lambda: store.plan_topic(name, partitions=partitions, config=config)
-        )
-
-    async def create(
-        self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
-    ) -> Topic:
-        _check_replication(replication_factor)
-        store = self._store
-        topic = await self._blocking(
-            lambda: store.create_topic(name, partitions=partitions, config=config)
-        )
-        hosts: list[Partition] = []
-        await _in_turns(self._hosts(topic, first=0), hosts.append)
-        self._topics.add(_hosted(topic, hosts))
-        logger.info("topic created: topic=%s partitions=%d", name, partitions)
-        return topic
-
-    async def delete(self, name: str, topic_id: str | None) -> Topic:
-        store = self._store
-        if topic_id not in (None, self._topics.topic(name).id):
-            raise UnknownTopicError(f"the topic {name!r} with the id {topic_id} was deleted")
-        topic = await self._blocking(lambda: store.delete_topic(name))
-        reason = UnknownTopicError(f"topic {name!r} was deleted")
-        hosts = self._topics.remove(name).local_hosts()
-        await _in_turns(hosts, lambda host: host.close(reason))
-        await quiet(hosts)
-        await self._blocking(lambda: store.discard(topic))
-        logger.info("topic deleted: topic=%s", name)
-        return topic
-
-    async def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        store = self._store
-        topic = await self._blocking(lambda: store.alter_topic(name, changes))
-        hosted = self._topics.topic(name)
-        hosted.config, hosted.overrides = topic.config, topic.overrides
-        await _in_turns(hosted.local_hosts(), Partition.reconsider)
-        logger.info("topic altered: topic=%s changes=%s", name, dict(changes))
-        return topic
-
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        store = self._store
-        topic = await self._blocking(lambda: store.add_partitions(name, total))
-        hosted = self._topics.topic(name)
-        hosts: list[Partition] = []
-        await _in_turns(self._hosts(topic, first=len(hosted.hosts)), hosts.append)
-        self._topics.extend(hosted, hosts)
-        logger.info("partitions added: topic=%s partitions=%d", name, total)
-        return topic
-
-    async def _blocking(self, work: Callable[[], T]) -> T:
-        try:
-            return await self._worker.run(work)
-        except DiskFullError as error:
-            self._services.space.write_failed(error)
-            raise
-        except StorageFailedError as error:
-            self._services.on_failed(error)
-            raise
-
-    def _hosts(self, topic: Topic, *, first: int) -> Iterator[Partition]:
-        for partition in range(first, topic.partitions):
-            log = self._store.log(topic.name, partition)
-            for note in log.notes:
-                logger.warning("log recovery: partition=%s:%d note=%s", topic.name, partition, note)
-            if log.damage:
-                logger.error(
-                    "log corrupt: partition=%s:%d reason=%s", topic.name, partition, log.damage
-                )
-            place = TopicPartition(topic.name, partition)
-            host = Partition(place, log, self._services.of(log), topic.id)
-            host.lead_alone(self._store.identity.broker_id, self._store.identity.directory_id)
-            yield host
-
-
-def _hosted(topic: Topic, hosts: list[Partition]) -> HostedTopic:
-    return HostedTopic(topic.name, topic.id, topic.config, topic.overrides, [*hosts])
-
-
 async def _in_turns(hosts: Iterable[Partition], act: Callable[[Partition], None]) -> None:
     """Call ``act`` for each partition, ``HOSTS_AT_ONCE`` in one turn of the event loop."""
     for number, host in enumerate(hosts, start=1):
         act(host)
         if number % HOSTS_AT_ONCE == 0:
             await asyncio.sleep(0)
-
-
-def _check_replication(replication_factor: int) -> None:
-    if replication_factor > 1:
-        raise InvalidPartitionsError(
-            f"replication factor {replication_factor} is not possible: this broker runs in "
-            "single-broker mode. Use 1, or start brokers with `voters` (raftlog up --brokers 3)"
-        )
 
 
 async def quiet(hosts: list[Partition]) -> None:

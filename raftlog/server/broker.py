@@ -14,7 +14,7 @@ import stat
 from asyncio import Future, timeout
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -45,10 +45,11 @@ from raftlog.replication.cluster_state import ClusterChange
 from raftlog.replication.placement import usual_copies
 from raftlog.security.credentials import check_user_name
 from raftlog.server.access.audit import Audit
-from raftlog.server.access.control import AccessAuthority, AccessControl, LocalAccess
-from raftlog.server.administration import Administration, LocalTopics, quiet
+from raftlog.server.access.control import AccessControl
+from raftlog.server.administration import Administration, quiet
 from raftlog.server.apis.produce import ACKS_ALL, Stored, append
 from raftlog.server.authentication import Authenticator, BrokerTokens
+from raftlog.server.cluster import migration
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.cluster.topics import PlainCredentials
@@ -57,19 +58,16 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.disks import CHECK_SECONDS, QUARANTINE_SECONDS, DiskSpace, DiskWatch
 from raftlog.server.dispatch import dispatch
 from raftlog.server.groups.coordinator import (
-    AgreedTopics,
     Coordinator,
     CoordinatorServices,
     Lookup,
-    OwnTopics,
     TopicMaker,
-    TopicSource,
+    agreed_topics,
     load_assignors,
 )
 from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.maintenance import SUSPECT_BYTES_MAX, Housekeeping, LogCleaner, LogVerifier
 from raftlog.server.metrics import COUNT_SECONDS, Counters
-from raftlog.server.operations import AloneOperations
 from raftlog.server.partition import (
     UPDATE_SECONDS,
     BrokerClock,
@@ -80,7 +78,7 @@ from raftlog.server.partition import (
 from raftlog.server.peers.links import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
-from raftlog.server.scheduling import Acknowledge, ResponseBudget, Turns, Workers
+from raftlog.server.scheduling import ResponseBudget, Turns, Workers
 from raftlog.server.tls import BrokerTls, tls_options
 from raftlog.server.topic_table import LogDirMonitor, TopicTable
 from raftlog.server.transactions.coordinator import TransactionCoordinator
@@ -114,6 +112,14 @@ def advertised(listen: Address, listening: Address, configured: Address | None) 
     return Address("" if host in EVERYWHERE else host, listening.port)
 
 
+def _reachable(address: Address) -> Address:
+    """Return the address that other brokers and their clients get. On all interfaces, it is the
+    host name of this machine."""
+    if address.host or not address.port:
+        return address
+    return Address(socket.gethostname(), address.port)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerWorkers:
     """Threads of a broker: for syncing logs, the consensus journal, compaction, administration, the
@@ -127,6 +133,17 @@ class BrokerWorkers:
     validation: Workers
     schemas: Workers
     log_dirs: dict[str, Workers] = field(default_factory=dict)  # for syncing logs, by log directory
+
+    @classmethod
+    def make(cls, loop: asyncio.AbstractEventLoop, make_workers: MakeWorkers) -> BrokerWorkers:
+        return cls(
+            sync=make_workers(loop, count=limits.SYNC_THREADS, name="sync"),
+            journal=make_workers(loop, count=1, name="journal"),
+            compaction=make_workers(loop, count=1, name="compaction"),
+            admin=make_workers(loop, count=1, name="admin"),
+            validation=make_workers(loop, count=limits.VALIDATION_THREADS, name="validation"),
+            schemas=make_workers(loop, count=1, name="schemas"),
+        )
 
     def add_log_dirs(
         self, store: Store, loop: asyncio.AbstractEventLoop, make_workers: MakeWorkers
@@ -173,6 +190,7 @@ class Surroundings:
 
 
 REAL: Final = Surroundings()
+NO_ADDRESS: Final = Address("", 0)
 
 
 FAILED_ADVICE: Final = (
@@ -201,12 +219,11 @@ class Broker:
         clock: BrokerClock,
         workers: BrokerWorkers,
         on_fatal: OnFatal,
+        journal: Journal,
         *,
-        journal: Journal | None = None,
         tls: BrokerTls | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
-        """``journal``: of a broker in a cluster, which has ``voters`` in its configuration."""
         loop = asyncio.get_running_loop()
         self.failure: StorageFailedError | None = None
         self._store = store
@@ -230,9 +247,8 @@ class Broker:
         )
         self.log_dirs = LogDirMonitor(store.log_dirs.further, config, services, workers.log_dirs)
         topics = TopicTable()
-        local = LocalTopics(store, topics, self.log_dirs.services, workers.admin)
         self._administration = Administration(loop)
-        access = LocalAccess(store, workers.admin, self._fail)
+        cluster = self._make_cluster(config, journal, topics, surroundings)
         self.context = BrokerContext(
             config=config,
             clock=clock,
@@ -240,9 +256,9 @@ class Broker:
             broker_id=store.identity.broker_id,
             topics=topics,
             administration=self._administration,
-            authority=local,
-            access=_access_control(config, access, clock),
-            operations=AloneOperations(store, topics, clock, loop.time, self.space, self.log_dirs),
+            cluster=cluster,
+            access=_access_control(config, cluster, clock),
+            operations=ClusterOperations(cluster, topics, clock, self.space, self.log_dirs),
             purgatory=Purgatory(loop, config.queued_max_request_bytes // WAITING_FETCHES_PART),
             responses=ResponseBudget(config.queued_max_response_bytes),
             counters=counters,
@@ -254,11 +270,7 @@ class Broker:
             entropy=surroundings.entropy,
         )
         self.connections = self._make_connections(workers.validation, surroundings)
-        if journal is None:
-            local.load()
-            access.load(self.context.access.changed)
-        else:
-            self._join_cluster(journal, self.log_dirs.services, surroundings)
+        self._follow_cluster()
         self._make_audit()
         begin_to_coordinate(self.context, workers.schemas)
         self.housekeeping = self._keep_house(surroundings)
@@ -391,8 +403,8 @@ class Broker:
         except OSError as error:
             logger.warning("free disk space unknown: error=%s", error)
             return
-        if log_dir is self._store.log_dirs[""] and (cluster := self.context.cluster) is not None:
-            shortage = cluster.journal_shortage
+        if log_dir is self._store.log_dirs[""]:
+            shortage = self.context.cluster.journal_shortage
             if shortage is not None:
                 space.write_failed(shortage)
         if not space.measured(measure):
@@ -430,40 +442,40 @@ class Broker:
         except StorageFailedError as error:
             self._fail(error)
 
-    def _join_cluster(
-        self, journal: Journal, services: ReplicaServices, surroundings: Surroundings
-    ) -> None:
-        context = self.context
+    def _make_cluster(
+        self,
+        config: BrokerConfig,
+        journal: Journal,
+        topics: TopicTable,
+        surroundings: Surroundings,
+    ) -> ClusterNode:
         for note in journal.notes:
             logger.warning("journal recovery: note=%s", note)
-        cluster = ClusterNode(
-            context.config,
-            read_secret(context.config),
-            read_first_user(context.config, os.environ),
+        return ClusterNode(
+            config,
+            read_secret(config),
+            read_first_user(config, os.environ),
             self._store,
             journal,
-            context.topics,
+            topics,
             ClusterServices(
-                host=services,
+                host=self.log_dirs.services,
                 admin_worker=self._workers.admin,
                 journal_worker=self._workers.journal,
                 connector=surroundings.around_connector(SocketPeerConnector(self.tls)),
                 chance=surroundings.chance,
                 entropy=surroundings.entropy,
                 new_id=surroundings.new_id,
-                address=lambda: context.address,
-                kafka_address=lambda: context.kafka_address,
+                address=lambda: _reachable(self.context.address),
+                kafka_address=lambda: _reachable(self.context.kafka_address),
                 on_removed=surroundings.on_removed,
                 peer_protocol=surroundings.peer_protocol,
             ),
         )
-        context.cluster = cluster
-        context.access.authority = cluster.topics
+
+    def _follow_cluster(self) -> None:
+        context, cluster = self.context, self.context.cluster
         cluster.on_access = context.access.changed
-        context.authority = cluster.topics
-        context.operations = ClusterOperations(
-            cluster, context.topics, context.clock, self.space, self.log_dirs
-        )
         cluster.on_users = self._users_changed
         context.authenticator.is_current = lambda: cluster.is_current
         context.authenticator.on_revoked = self._end_revoked
@@ -471,7 +483,6 @@ class Broker:
     def _users_changed(self, change: ClusterChange) -> None:
         """Use the changed users and tokens, and close the connections of revoked ones."""
         context = self.context
-        assert context.cluster is not None
         if change.users:
             context.authenticator.users_changed(context.cluster.machine)
         if change.tokens:
@@ -485,15 +496,13 @@ class Broker:
         )
 
     def _damage_found(self, host: Partition) -> None:
-        if self.context.cluster is not None:
-            self.context.cluster.partitions.schedule_host(host)
+        self.context.cluster.partitions.schedule_host(host)
 
     def _connection_lost(self, connection: Connection) -> None:
         self.context.purgatory.cancel(connection)
         self.context.coordinator.forget(connection)
         self.context.access.forget(connection)
-        if self.context.cluster is not None:
-            self.context.cluster.forget(connection)
+        self.context.cluster.forget(connection)
 
     @classmethod
     async def start(
@@ -506,6 +515,7 @@ class Broker:
         listening: Sequence[socket.socket] = (),
         kafka_listening: socket.socket | None = None,
         any_id: bool = False,
+        address: Address = NO_ADDRESS,
         surroundings: Surroundings = REAL,
     ) -> Broker:
         """Recover the data directory, then serve. Raises ``DataDirectoryError``, and
@@ -513,22 +523,18 @@ class Broker:
 
         Without sockets to listen on, connections are created by ``connections.make()`` only.
         ``any_id``: use the id of the data directory. ``kafka_listening``: of ``kafka.listen``.
+        ``address``: of a broker without sockets, for clients. A broker without others has joined
+        its cluster, which it is, on return.
         """
         load_assignors(config.group_assignors)  # before any file is opened
         loop = asyncio.get_running_loop()
         tls = BrokerTls(config, loop.time) if config.tls_certificate_file else None
-        make_workers = surroundings.make_workers
-        workers = BrokerWorkers(
-            sync=make_workers(loop, count=limits.SYNC_THREADS, name="sync"),
-            journal=make_workers(loop, count=1, name="journal"),
-            compaction=make_workers(loop, count=1, name="compaction"),
-            admin=make_workers(loop, count=1, name="admin"),
-            validation=make_workers(loop, count=limits.VALIDATION_THREADS, name="validation"),
-            schemas=make_workers(loop, count=1, name="schemas"),
-        )
+        workers = BrokerWorkers.make(loop, surroundings.make_workers)
 
-        def open_files() -> tuple[Store, Journal | None, BrokerConfig]:
-            return _open_files(disk, config, any_id=any_id, new_id=surroundings.new_id)
+        def open_files() -> tuple[Store, Journal, BrokerConfig]:
+            return _open_files(
+                disk, config, any_id=any_id, new_id=surroundings.new_id, now_ms=clock.wall_ms()
+            )
 
         opening = asyncio.ensure_future(workers.admin.run(open_files))
         try:
@@ -536,14 +542,13 @@ class Broker:
         except asyncio.CancelledError:
             store, journal, _config = await opening  # otherwise the lock would never be released
             store.abandon()
-            if journal is not None:
-                journal.close()
+            journal.close()
             workers.stop()
             raise
         except BaseException:
             workers.stop()
             raise
-        workers.add_log_dirs(store, loop, make_workers)
+        workers.add_log_dirs(store, loop, surroundings.make_workers)
         broker_clock = BrokerClock(
             clock,
             broker_id=store.identity.broker_id,
@@ -557,14 +562,14 @@ class Broker:
             broker_clock,
             workers,
             on_fatal,
-            journal=journal,
+            journal,
             tls=tls,
             surroundings=surroundings,
         )
+        broker.context.address = address
         await broker._prepare()
         await broker._listen(listening, kafka_listening)
-        if broker.context.cluster is not None:
-            broker.context.cluster.start()
+        await broker.context.cluster.start()
         return broker
 
     async def _listen(
@@ -597,7 +602,7 @@ class Broker:
         context = self.context
         loop = context.loop
         deadline = loop.time() + context.config.controlled_shutdown_timeout_ms / 1_000
-        if context.cluster is not None and self.failure is None:
+        if self.failure is None:
             await context.cluster.hand_over(seconds_max=deadline - loop.time())
         context.is_stopping = True
         for server in self._servers:
@@ -613,8 +618,7 @@ class Broker:
         context.registry.close()
         await self.connections.drain(seconds_max=max(0.0, deadline - loop.time()))
         await self._administration.finish()
-        if context.cluster is not None:
-            await context.cluster.stop()
+        await context.cluster.stop()
         hosts = context.topics.hosts()
         for host in hosts:
             host.close(BrokerUnavailableError("the broker stops"))
@@ -655,7 +659,7 @@ class Broker:
         cluster = self.context.cluster
         if self.context.is_stopping:
             self._end(StorageFailedError("the disk hangs while the broker stops"), HUNG_ADVICE)
-        elif self.disk_watch.is_journal_hung and cluster is not None:
+        elif self.disk_watch.is_journal_hung:
             if not cluster.can_others_decide():
                 return
             what = "the consensus journal waits for a disk that hangs: this broker can neither "
@@ -681,75 +685,70 @@ class Broker:
 
 
 def _open_files(
-    disk: Disk, config: BrokerConfig, *, any_id: bool, new_id: Callable[[], str]
-) -> tuple[Store, Journal | None, BrokerConfig]:
-    """Open the store and, for a broker in a cluster, the consensus journal. Blocking.
+    disk: Disk, config: BrokerConfig, *, any_id: bool, new_id: Callable[[], str], now_ms: int
+) -> tuple[Store, Journal, BrokerConfig]:
+    """Open the store and the consensus journal. Blocking.
 
     Returns them with the settings of the broker: one that joined its cluster needs neither `voters`
-    nor `join` later.
+    nor `join` later, and one without others is the only voter of its cluster.
     """
-    given = config
-    if not (config.has_peers or any_id):
-        saved = state_files.read_brokers(disk, config.data_dir)
-        others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
-        if others:
-            config = config.joining(others)
-        elif config.authentication_required:  # the cluster state stores the users
-            config = config.alone()
-    if not config.has_peers:
-        broker_id = None if any_id else config.id
-        store = Store.open(
-            disk,
-            config.data_dir,
-            broker_id=broker_id,
-            new_id=new_id,
-            log_dirs=config.log_dirs,
-        )
-        if disk.exists(store.journal_path):
-            store.abandon()
-            raise DataDirectoryError(
-                f"the data directory {config.data_dir} belongs to a broker in cluster "
-                f"{store.identity.cluster_id}, and `voters` is not set: in single-broker mode, "
-                "this broker would be another cluster. Set `voters` as on the other brokers, or "
-                "select another directory"
-            )
-        return store, None, config
+    saved = state_files.read_brokers(disk, config.data_dir)
+    others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
+    if others and not (config.voters or config.join or any_id):
+        config = config.joining(others)
+    is_alone = not (others or config.join or len(config.voters) > 1)
     store = Store.open(
         disk,
         config.data_dir,
-        broker_id=config.id,
+        broker_id=None if any_id else config.id,
         cluster_id="",
         new_id=new_id,
-        has_peers=True,
+        has_peers=not is_alone,
         log_dirs=config.log_dirs,
     )
     try:
-        # A broker of a cluster has votes in its journal: a missing journal is corruption.
-        is_new = not store.identity.cluster_id
-        if not (is_new or disk.exists(store.journal_path) or store.was_in_cluster):
-            raise DataDirectoryError(_single_broker_text(config, given))
-        return store, Journal.open(disk, store.journal_path, create=is_new), config
+        if any_id and others:
+            raise DataDirectoryError(
+                f"the data directory {config.data_dir} belongs to a broker in cluster "
+                f"{store.identity.cluster_id}, which has other brokers. Start it as a broker"
+            )
+        if migration.is_needed(store, disk):
+            _check_alone(config, is_alone=is_alone)
+            migration.migrate(store, disk, config, now_ms=now_ms)
+        # A broker has votes in its journal: a missing journal is corruption.
+        journal = Journal.open(disk, store.journal_path, create=not store.identity.cluster_id)
     except BaseException:
         store.abandon()
         raise
+    if not (config.voters or config.join):
+        if journal.peers and not saved:
+            journal.close()
+            store.abandon()
+            raise DataDirectoryError(
+                f"the data directory {config.data_dir} belongs to a broker in cluster "
+                f"{store.identity.cluster_id}, and the addresses of the other brokers are lost. "
+                "Set `join` to the address of one of them"
+            )
+        config = replace(config, id=store.identity.broker_id).alone()
+    return store, journal, config
 
 
-def _single_broker_text(config: BrokerConfig, given: BrokerConfig) -> str:
-    setting = "voters" if given.voters else "join" if given.join else "authentication.required"
-    return (
-        f"the data directory {config.data_dir} was used in single-broker mode, and `{setting}` is "
-        "set: the broker would be part of a cluster, and the directory has no consensus journal. "
-        f"Select an empty directory. To keep the topics, start the broker without `{setting}` in "
-        "the former directory, copy them with `raftlog backup --to URL`, and restore them with "
-        "`raftlog restore --from URL`"
-    )
+def _check_alone(config: BrokerConfig, *, is_alone: bool) -> None:
+    if not is_alone:
+        setting = "voters" if config.voters else "join"
+        raise DataDirectoryError(
+            f"the data directory {config.data_dir} is of a broker without other brokers, and "
+            f"`{setting}` names others. Start the broker once without `{setting}`, so that the "
+            "directory becomes that of a cluster. Then other brokers can join it: set `join` on "
+            "them. Or select an empty directory"
+        )
 
 
 def _access_control(
-    config: BrokerConfig, authority: AccessAuthority, clock: BrokerClock
+    config: BrokerConfig, cluster: ClusterNode, clock: BrokerClock
 ) -> AccessControl:
     return AccessControl(
-        authority,
+        cluster.topics,
         is_enforced=config.authentication_required,
         super_users=config.super_users,
         now=clock.monotonic,
@@ -866,17 +865,14 @@ def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
     Raises ``InvalidConfigError`` about ``group.assignors``.
     """
     table, cluster = context.topics, context.cluster
-    source: TopicSource = (
-        OwnTopics(table, context.clock.wall_ms) if cluster is None else AgreedTopics(cluster)
-    )
     coordinator = Coordinator(
         CoordinatorServices(
             loop=context.loop,
             clock=context.clock,
             topics=table,
-            source=source,
+            agreed=partial(agreed_topics, cluster.machine),
             new_groups=_maker(context.config),
-            confirm=partial(_confirm, context),
+            confirm=cluster.confirm,
             on_unreadable=partial(_verify_unreadable, context),
         )
     )
@@ -886,14 +882,14 @@ def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
         context,
         _maker_of(context, SCHEMAS_TOPIC),
         for_schemas,
-        confirm=partial(_confirm, context),
+        confirm=cluster.confirm,
         on_unreadable=partial(_verify_unreadable, context),
     )
 
     transactions = context.transactions = TransactionCoordinator(
         context,
         _maker_of(context, TRANSACTIONS_TOPIC),
-        confirm=partial(_confirm, context),
+        confirm=cluster.confirm,
         on_unreadable=partial(_verify_unreadable, context),
     )
 
@@ -902,17 +898,10 @@ def begin_to_coordinate(context: BrokerContext, for_schemas: Workers) -> None:
         transactions.poll_soon()
         registry.poll()
 
-    def changed() -> None:
-        coordinator.topics_changed()
-        transactions.poll_soon()
-
-    if cluster is None:
-        table.on_change = changed
-    else:
-        table.on_change = poll
-        cluster.on_role = poll
-        cluster.on_topics = coordinator.topics_changed
-        cluster.on_version = coordinator.version_changed
+    table.on_change = poll
+    cluster.on_role = poll
+    cluster.on_topics = coordinator.topics_changed
+    cluster.on_version = coordinator.version_changed
     coordinator.poll_soon()
 
 
@@ -938,7 +927,7 @@ def _maker_of(context: BrokerContext, topic: str) -> TopicMaker:
         partitions=partitions,
         replication_factor=replication_factor,
         settings={"segment.bytes": str(segment_bytes)} if segment_bytes else {},
-        authority=lambda: context.authority,
+        authority=context.cluster.topics,
         copies=partial(_copies, context),
         now=context.loop.time,
     )
@@ -957,14 +946,6 @@ def _maker(config: BrokerConfig) -> partial[GroupShard]:
     return partial(GroupShard, settings, assignors)
 
 
-def _confirm(context: BrokerContext, host: Partition, done: Acknowledge) -> None:
-    """Confirm leadership. In single-broker mode no other broker can lead."""
-    if context.cluster is None:
-        done(host.closed)
-    else:
-        context.cluster.confirm(host, done)
-
-
 def _verify_unreadable(context: BrokerContext, host: Partition, offset: Offset) -> None:
     context.verifier.verify_suspect(host, offset, bytes_max=SUSPECT_BYTES_MAX)
 
@@ -973,10 +954,7 @@ def _copies(context: BrokerContext) -> tuple[int, int]:
     """Return the replicas that a topic without a replication factor should have, and how many
     brokers can get one now.
     """
-    cluster, config = context.cluster, context.config
-    if cluster is None:
-        return 1, 1
-    machine = cluster.machine
+    config, machine = context.config, context.cluster.machine
     wanted = usual_copies(machine.brokers.values(), founders=len(config.voters))
     return config.default_replication_factor or wanted, len(machine.placeable())
 
@@ -1026,7 +1004,7 @@ class AuditTopic:
 
         async def create() -> None:
             with suppress(TopicExistsError):  # another broker was first
-                await context.authority.create(
+                await context.cluster.topics.create(
                     AUDIT_TOPIC, partitions=1, replication_factor=0, config=SETTINGS
                 )
 
@@ -1046,7 +1024,7 @@ class AuditTopic:
     async def _send(self, leader: int, batch: bytes) -> None:
         part = ProducePartition(topic=AUDIT_TOPIC, partition=0, length=len(batch))
         request = ProduceRequest(acks=ACKS_ALL, partitions=[part])
-        links = self._context.clustered().links
+        links = self._context.cluster.links
         answer = (await links.request(leader, apis.PRODUCE, request, [batch])).message
         assert isinstance(answer, ProduceResponse)
         for result in answer.partitions:

@@ -843,7 +843,7 @@ class Connections:
             self.counters.quota_refusals += 1
             return False
         if len(self._open) - len(self._peers) - len(self._lobby) >= self._config.max_connections:
-            if not self._config.has_peers:
+            if not self._config.has_secret:
                 self._refuse(connection)
                 return False
             if len(self._lobby) >= limits.LOBBY_CONNECTIONS_MAX:

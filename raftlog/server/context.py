@@ -12,7 +12,7 @@ from itertools import count
 from raftlog.config import BrokerConfig
 from raftlog.config.address import Address
 from raftlog.consumer_groups import values
-from raftlog.errors import AccessDeniedError, UnsupportedFeatureError
+from raftlog.errors import AccessDeniedError
 from raftlog.protocol.records import BrokerInfo
 from raftlog.protocol.security import PEER_PROTOCOL_VERSION, PEER_PROTOCOL_VERSION_MIN, FeatureRange
 from raftlog.record import batch
@@ -26,16 +26,15 @@ from raftlog.replication.partition_state import STATE_FORMAT
 from raftlog.security.acl import Principal
 from raftlog.server.access.audit import Audit
 from raftlog.server.access.control import AccessControl
-from raftlog.server.administration import Administration, TopicAuthority
+from raftlog.server.administration import Administration
 from raftlog.server.authentication import Authenticator
 from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.connection import Connection
 from raftlog.server.groups.coordinator import Coordinator, Lookup
 from raftlog.server.maintenance import LogVerifier
 from raftlog.server.metrics import Counters
-from raftlog.server.operations import Operations
 from raftlog.server.partition import BrokerClock, EventLog
-from raftlog.server.peers.links import Peering
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import ResponseBudget
@@ -54,9 +53,9 @@ class BrokerContext:
     broker_id: int
     topics: TopicTable
     administration: Administration
-    authority: TopicAuthority
+    cluster: ClusterNode
     access: AccessControl
-    operations: Operations
+    operations: ClusterOperations
     purgatory: Purgatory
     responses: ResponseBudget
     counters: Counters
@@ -74,27 +73,10 @@ class BrokerContext:
     address: Address = Address("", 0)  # address of this broker for clients
     kafka_address: Address = Address("", 0)  # for Kafka clients; port 0: ``address``
     is_stopping: bool = False  # True: respond where possible, start no new waits
-    cluster: ClusterNode | None = None  # None: single-broker mode
     # Names of topics that are being created for Kafka clients that requested their metadata.
     creating: set[str] = field(default_factory=set)
     converted: ConvertedBatches = field(default_factory=ConvertedBatches)
     _turns: Iterator[int] = field(default_factory=count)
-
-    def clustered(self) -> ClusterNode:
-        """Return the cluster components. Raises ``UnsupportedFeatureError`` in single-broker
-        mode.
-        """
-        if self.cluster is None:
-            raise UnsupportedFeatureError(
-                "this broker runs in single-broker mode. Start brokers with `voters` to create "
-                "a cluster (raftlog up --brokers 3)"
-            )
-        return self.cluster
-
-    @property
-    def peering(self) -> Peering | None:
-        """Return the state of the handlers for other brokers."""
-        return None if self.cluster is None else self.cluster.peering
 
     def brokers(self, local_host: str, *, for_kafka: bool = False) -> list[BrokerInfo]:
         """Return the brokers that clients can connect to, this one first. ``local_host``: its host

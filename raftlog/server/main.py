@@ -205,10 +205,8 @@ async def _announce(config: BrokerConfig, broker: Broker, address: Address) -> N
     """Say that the broker is ready, once its cluster counts it as live: only then can it store
     replicas of new topics.
     """
-    cluster = broker.context.cluster
-    if cluster is not None:
-        _say(config, f"raftlog broker {config.id} listens on {address}")
-        await cluster.joined.wait()
+    _say(config, f"raftlog broker {config.id} listens on {address}")
+    await broker.context.cluster.joined.wait()
     _say(config, f"raftlog broker {config.id} ready on {address}")
 
 

@@ -1,54 +1,29 @@
-"""Operator requests, and their implementation in single-broker mode.
-
-``Operations`` is the interface of the handlers; ``raftlog.server.cluster.operations`` implements it
-for a cluster.
-"""
+"""Descriptions of a broker's partitions and disks, for operators."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
-
-from msgspec.structs import replace
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.config.keys import DAY_MS
-from raftlog.errors import UnsupportedFeatureError
 from raftlog.protocol.cluster import (
-    BrokerStatus,
-    CancelDecommissionRequest,
-    CancelDecommissionResponse,
-    DecommissionRequest,
-    DecommissionResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DiskStatus,
     DiskUse,
     LogDirStatus,
     PartitionStatus,
-    ReassignRequest,
-    ReassignResponse,
-    RecoverClusterRequest,
-    RecoverClusterResponse,
     ReplicaStatus,
-    ReserveBrokerIdResponse,
-    ThrottleMovesRequest,
-    ThrottleMovesResponse,
     TopicDiskUse,
     TopicSummary,
-    TransferLeaderRequest,
-    TransferLeaderResponse,
-    UpgradeFeaturesResponse,
 )
-from raftlog.protocol.records import BrokerInfo
 from raftlog.protocol.schema import numbers_of
-from raftlog.protocol.security import PEER_PROTOCOL_VERSION
 from raftlog.server.disks import DiskSpace
 from raftlog.server.partition import BrokerClock, Partition
 from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
-from raftlog.storage import Store
 from raftlog.types import LeaderEpoch, Offset
 
 DESCRIBED_PER_STEP: Final = 20  # partitions per step
@@ -69,179 +44,6 @@ class Quorum(NamedTuple):
     commit_index: int
     voters: list[tuple[int, bytes, int]]
     observers: list[int]
-
-
-class Operations(Protocol):
-    """Operator requests; see the requests of the same names."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Return the cluster id; empty until the cluster has one."""
-        ...
-
-    @property
-    def peer_protocol(self) -> int:
-        """Return the version of the protocol between brokers that the cluster requires."""
-        ...
-
-    @property
-    def log_dirs(self) -> LogDirMonitor:
-        """Return the state of this broker's log directories."""
-        ...
-
-    def controller(self) -> int | None: ...
-    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]: ...
-    def target(self, topic_id: str, partition: int) -> list[int]:
-        """Return the replicas to which a partition moves; empty without a move in progress."""
-        ...
-
-    def origin(self, topic_id: str, partition: int) -> list[int]:
-        """Return the replicas before the move in progress; empty without one."""
-        ...
-
-    async def quorum(self) -> Quorum: ...
-    def describe(self, request: DescribeClusterRequest) -> Describing: ...
-    async def transfer_leader(self, request: TransferLeaderRequest) -> TransferLeaderResponse: ...
-    async def reassign(self, request: ReassignRequest) -> ReassignResponse: ...
-    async def throttle_moves(self, request: ThrottleMovesRequest) -> ThrottleMovesResponse: ...
-    async def upgrade_features(self) -> UpgradeFeaturesResponse: ...
-    async def recover(self, request: RecoverClusterRequest) -> RecoverClusterResponse: ...
-    async def reserve_broker_id(self) -> ReserveBrokerIdResponse: ...
-    async def decommission(self, request: DecommissionRequest) -> DecommissionResponse: ...
-    async def cancel_decommission(
-        self, request: CancelDecommissionRequest
-    ) -> CancelDecommissionResponse: ...
-
-
-class AloneOperations:
-    """Operations in single-broker mode: the broker leads everything, and there is nothing to
-    recover.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        topics: TopicTable,
-        clock: BrokerClock,
-        now: Callable[[], float],
-        space: DiskSpace,
-        log_dirs: LogDirMonitor,
-    ) -> None:
-        self._log_dirs = log_dirs
-        self._store = store
-        self._topics = topics
-        self._clock = clock
-        self._now = now
-        self._space = space
-
-    @property
-    def cluster_id(self) -> str:
-        return self._store.identity.cluster_id
-
-    @property
-    def peer_protocol(self) -> int:
-        return PEER_PROTOCOL_VERSION
-
-    @property
-    def log_dirs(self) -> LogDirMonitor:
-        return self._log_dirs
-
-    def controller(self) -> int | None:
-        return self._store.identity.broker_id
-
-    def other_brokers(self, *, for_kafka: bool = False) -> list[BrokerInfo]:  # noqa: ARG002
-        return []
-
-    def target(self, _topic_id: str, _partition: int) -> list[int]:
-        return []
-
-    def origin(self, _topic_id: str, _partition: int) -> list[int]:
-        return []
-
-    async def quorum(self) -> Quorum:
-        identity = self._store.identity
-        me = identity.broker_id, bytes.fromhex(identity.directory_id), 0
-        return Quorum(identity.broker_id, term=0, commit_index=0, voters=[me], observers=[])
-
-    def describe(self, request: DescribeClusterRequest) -> Describing:
-        identity = self._store.identity
-        me = BrokerStatus(
-            id=identity.broker_id,
-            host="",
-            port=0,
-            directory_id=identity.directory_id,
-            broker_epoch=0,
-            fenced=False,
-            live=True,
-            clock_error_ms=self._clock.error_ms(),
-            disk=disk_status(self._space, self._log_dirs),
-        )
-        summary = Summary()
-        if request.summary:
-            summary = yield from summarize(
-                self._topics, request, me.id, self._now(), lambda _leader: True, self.target
-            )
-            me = replace(me, leads=summary.leads[me.id], replicas=summary.replicas[me.id])
-        else:
-            summary.partitions = yield from describe_partitions(
-                self._topics, request, me.id, self._now(), self.target
-            )
-        quarantined = self._space.quarantine_bytes + self._log_dirs.quarantine_bytes
-        disk_use = yield from describe_disk(
-            self._topics, request, self._clock, quarantine_bytes=quarantined
-        )
-        return DescribeClusterResponse(
-            cluster_id=identity.cluster_id,
-            controller=identity.broker_id,
-            brokers=[me],
-            partitions=summary.partitions,
-            disk_use=disk_use,
-            topics=summary.topics if request.summary else None,
-            page=summary.page,
-        )
-
-    async def transfer_leader(self, _request: TransferLeaderRequest) -> TransferLeaderResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: no other broker can become the leader"
-        )
-
-    async def reassign(self, _request: ReassignRequest) -> ReassignResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: no other broker can store replicas"
-        )
-
-    async def throttle_moves(self, _request: ThrottleMovesRequest) -> ThrottleMovesResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: there are no moves of replicas"
-        )
-
-    async def upgrade_features(self) -> UpgradeFeaturesResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: there is no protocol between brokers"
-        )
-
-    async def recover(self, _request: RecoverClusterRequest) -> RecoverClusterResponse:
-        return RecoverClusterResponse(
-            partitions=[], cluster_note="this broker runs in single-broker mode: nothing to recover"
-        )
-
-    async def reserve_broker_id(self) -> ReserveBrokerIdResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode, and no other broker can join it. Start a "
-            "broker with `voters` to create a cluster that can grow"
-        )
-
-    async def decommission(self, _request: DecommissionRequest) -> DecommissionResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: it is the only broker of its cluster"
-        )
-
-    async def cancel_decommission(
-        self, _request: CancelDecommissionRequest
-    ) -> CancelDecommissionResponse:
-        raise UnsupportedFeatureError(
-            "this broker runs in single-broker mode: no broker is being decommissioned"
-        )
 
 
 def disk_status(space: DiskSpace, log_dirs: LogDirMonitor) -> DiskStatus:

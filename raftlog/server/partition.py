@@ -41,7 +41,7 @@ from raftlog.record import BatchHeader, parse_header
 from raftlog.record.kafka_batch import marker_batch
 from raftlog.replication.cluster_commands import Event
 from raftlog.replication.leadership import Leadership
-from raftlog.replication.partition_state import PartitionState, state_alone
+from raftlog.replication.partition_state import PartitionState
 from raftlog.replication.trusted_time import TrustedTime
 from raftlog.server.disks import DiskSpace, DiskWatch, Hindrance
 from raftlog.server.metrics import Counters
@@ -80,8 +80,8 @@ class BrokerClock:
         voters: Collection[int] | None = (),
         saved_ms: TimestampMs | None = None,
     ) -> None:
-        """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are single-broker mode, and a
-        first start.
+        """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are a broker without others,
+        and a first start.
         """
         self.machine = clock
         self.monotonic: Callable[[], float] = clock.monotonic  # seconds
@@ -336,15 +336,6 @@ class Partition:
         return self.log.last_epoch
 
     # -- roles -------------------------------------------------------------------------------------
-
-    def lead_alone(self, broker_id: int, directory_id: str) -> None:
-        """Lead as the only replica: no group has to commit it.
-
-        A leader that restarts takes a new epoch (KAFKA-10527), stored with its first batch.
-        """
-        self._high_watermark = self.log.acknowledged_end_offset
-        state = state_alone(broker_id, directory_id, leader_epoch=self.log.leader_epoch + 1)
-        self.lead(state, broker_id, lag_max_seconds=float("inf"))
 
     def lead(self, state: PartitionState, broker_id: int, *, lag_max_seconds: float) -> None:
         """Lead the partition in ``state``'s epoch, from the log's end on."""

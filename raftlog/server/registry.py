@@ -152,7 +152,7 @@ class SchemaRegistry:
             query=dict(call.query),
             accepts_unknown=call.accepts_unknown,
         )
-        links = context.clustered().links
+        links = context.cluster.links
         answer = await links.request(leader, apis.SCHEMA_REGISTRY, request, [call.body])
         assert isinstance(answer.message, SchemaRegistryResponse)
         return Answer(answer.message.status, bytes(answer.attachment))

@@ -51,7 +51,7 @@ class TopicTable:
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[str, HostedTopic] = {}
         self._similar: dict[str, list[str]] = {}  # names by name without dots
-        self.state_of: StateOf | None = None  # None: every host leads alone (single-broker mode)
+        self.state_of: StateOf = lambda _topic_id, _partition: None  # set by the cluster
         # False while there may be topics that this broker has not received yet
         self.is_complete = True
         self.waits_for = ""  # the reason, while this broker is in no cluster
@@ -118,10 +118,7 @@ class TopicTable:
         return _info(partition, self.state(topic, partition))
 
     def state(self, topic: HostedTopic, partition: int) -> PartitionState | None:
-        if self.state_of is not None:
-            return self.state_of(topic.id, partition)
-        host = topic.hosts[partition]
-        return None if host is None or host.leadership is None else host.leadership.state
+        return self.state_of(topic.id, partition)
 
     def topic(self, name: str) -> HostedTopic:
         """Return a topic. Raises ``InvalidTopicError``, ``UnknownTopicError`` or

@@ -1,7 +1,7 @@
 """Topic catalog of one data directory: names, ids, partitions and settings.
 
-In single-broker mode, all partitions of a topic are in the data directory. In a cluster, only the
-partitions that are placed on this broker are. A topic that was deleted and created again can be
+Only the partitions that are placed on this broker are in the data directory; those of a broker that
+an earlier release ran without `voters` are all. A topic that was deleted and created again can be
 listed twice until its old files are removed, under two ids (S19).
 
 Each change is durable before the method returns, and becomes visible atomically: other threads

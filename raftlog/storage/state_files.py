@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import threading
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -344,9 +344,10 @@ def write_clock(disk: Disk, directory: str, deletion_ms: TimestampMs) -> None:
 
 # -- access file -----------------------------------------------------------------------------------
 #
-# The file `access` of a data directory: access rules and quotas of a broker in single-broker mode.
+# The file `access` of a data directory: access rules and quotas of a broker without `voters`, of an
+# earlier release.
 #
-# In a cluster, they are part of the cluster state. A missing file means that there are none. A
+# Now they are part of the cluster state. A missing file means that there are none. A
 # corrupt file is an error: without its rules, a principal that is denied could be permitted.
 
 
@@ -366,11 +367,6 @@ def read_access(disk: Disk, directory: str) -> bytes:
         return b64decode(state["state"], validate=True)
     except (KeyError, TypeError, ValueError) as error:
         raise DataDirectoryError(f"{path} contains no access rules") from error
-
-
-def write_access(disk: Disk, directory: str, state: bytes) -> None:
-    """Save the state durably. Raises ``OSError``; the older state then stays."""
-    write(disk, _access_path(directory), {"state": b64encode(state).decode()})
 
 
 # -- brokers file ----------------------------------------------------------------------------------

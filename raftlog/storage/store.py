@@ -222,16 +222,6 @@ class Store:
         except OSError as error:
             raise storage_error("saving the deletion time", error) from error
 
-    def save_access(self, state: bytes) -> None:
-        """Save access rules and quotas, durably (``access_file``). Single-broker mode only.
-
-        Any thread may call. Raises ``DiskFullError`` and ``StorageFailedError``.
-        """
-        try:
-            state_files.write_access(self._disk, self.directory, state)
-        except OSError as error:
-            raise storage_error("saving the access rules", error) from error
-
     def save_brokers(self, addresses: Mapping[int, Address]) -> None:
         """Save the addresses of the cluster's brokers, by ID, durably (``brokers_file``).
 
@@ -273,7 +263,7 @@ class Store:
     @property
     def was_in_cluster(self) -> bool:
         """Whether the directory has traces of a cluster: its brokers, or partitions that it has
-        placed. In single-broker mode, topics have all of their partitions.
+        placed. In earlier releases, a broker without `voters` had all partitions of its topics.
         """
         topics = self._catalog.by_id.values()
         return bool(self.saved_brokers) or any(topic.hosted is not None for topic in topics)

@@ -677,7 +677,7 @@ def local_cluster(
     ``secure``: brokers use TLS and require authentication; ``Cluster.environment`` has the
         credentials of the administrator. Requires the package `cryptography`.
     ``voters``: addresses of the brokers that create, or have created, the cluster; the others join
-        it. Default: all, but a broker without others is no cluster, which others could join.
+        it. Default: all. Without ``voters``, no other broker can join a single one.
     """
     directory = directory.resolve()
     if addresses is None:

@@ -86,7 +86,7 @@ GUARDS: Final = [
         why="max.connections of clients keep a broker out of the ISR",
         module="raftlog/server/connection.py",
         function="Connections.connected",
-        change=value("if has_peers", "self._config.max_connections"),
+        change=value("if has_secret", "self._config.max_connections"),
         tests=(
             (
                 "tests/server/test_connection.py"

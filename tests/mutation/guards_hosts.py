@@ -11,6 +11,7 @@ GUARDS_EPOCHS: Final = "tests/server/test_guards.py"
 GUARDS_HOSTS: Final = "tests/server/test_guards.py"
 LEADERSHIP: Final = "tests/replication/test_leadership.py"
 LEADERSHIP_CHECK: Final = "tests/server/cluster/test_fetch_session.py"
+MIGRATION: Final = "tests/server/cluster/test_migration.py"
 PARTITION: Final = "tests/server/test_partition.py"
 PRODUCE: Final = "tests/server/apis/test_produce.py"
 SPACE: Final = "tests/server/test_broker.py"
@@ -200,12 +201,28 @@ HOSTS: Final = [
         tests=(f"{GUARDS_HOSTS}::test_a_new_leader_is_ready_when_all_that_it_found_is_committed",),
     ),
     Guard(
-        name="a single broker starts a new epoch at each start",
-        why="after a power failure one epoch has two records of one offset (KAFKA-10527)",
-        module="raftlog/server/partition.py",
-        function="Partition.lead_alone",
-        change=argument("call state_alone", "leader_epoch", "max(self.log.leader_epoch, 0)"),
-        tests=(f"{GUARDS_HOSTS}::test_a_broker_alone_begins_an_epoch_at_each_start",),
+        name="a group that is younger than its log continues the epochs of the log",
+        why="after a migration one epoch has records of two leaders (KAFKA-10527)",
+        module="raftlog/server/cluster/replicas.py",
+        function="Partitions._open_group",
+        change=never("if leader_epoch"),
+        tests=(f"{MIGRATION}::test_the_broker_continues_with_its_topics_in_new_epochs",),
+    ),
+    Guard(
+        name="the journal of a migrated directory is complete before it has its name",
+        why="after a power failure the broker has no topics, and no migration creates them",
+        module="raftlog/server/cluster/migration.py",
+        function="migrate",
+        change=drop("call sync"),
+        tests=(f"{MIGRATION}::test_a_kill_at_any_step_loses_nothing",),
+    ),
+    Guard(
+        name="a broker without a secret accepts no other broker",
+        why="anyone who reaches its port proves to know the empty secret",
+        module="raftlog/server/peers/links.py",
+        function="Peering.answering",
+        change=never("if secret"),
+        tests=("tests/server/apis/test_peer.py::test_without_a_secret_there_are_no_peers",),
     ),
     Guard(
         name="offsets are looked up once the leader is ready",
@@ -230,7 +247,7 @@ HOSTS: Final = [
         why="an isolated leader reports an end that its successor has passed (P3)",
         module="raftlog/server/apis/offsets.py",
         function="look_up",
-        change=never("if cluster"),
+        change=replace("call confirm", "_.args[1](None)"),
         tests=(f"{GUARDS_HOSTS}::test_an_offset_is_told_once_the_leader_is_ready_and_confirmed",),
     ),
 ]

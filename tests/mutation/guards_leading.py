@@ -141,7 +141,7 @@ LEADING: Final = [
         name="a complete copy is one of this incarnation",
         why="a copy is elected by what it held before a power failure",
         module="raftlog/replication/election.py",
-        function="_is_sound",
+        function="_may_lead",
         change=drop("or boot"),
         tests=(f"{ELECTION}::test_a_copy_that_is_not_known_to_be_sound_does_not_lead",),
     ),

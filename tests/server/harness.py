@@ -48,6 +48,7 @@ from raftlog.protocol.records import (
 from raftlog.protocol.schema import Message
 from raftlog.protocol.security import ApiVersionsRequest, ApiVersionsResponse
 from raftlog.record import Codec, decode_lists, encode, seal, split
+from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.server.broker import Broker
 from raftlog.server.connection import address_of, bind
 from raftlog.types import Buffer
@@ -314,6 +315,11 @@ class Client:
             apis.LIST_OFFSETS, ListOffsetsRequest(queries=[query])
         )
         return only(answer.answers)
+
+
+def leads_alone(directory_id: str) -> PartitionState:
+    """The state of a partition whose only replica, broker 1, leads."""
+    return initial_state((1,), (), {1: directory_id}, 1, leader_boot=1)
 
 
 def closed_by_peer(raw: socket.socket) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from raftlog import limits
 from raftlog.errors import (
     BrokerUnavailableError,
+    ClusterNotReadyError,
     OutcomeUnknownError,
     RaftlogError,
     StorageFailedError,
@@ -24,9 +25,9 @@ from raftlog.protocol.records import (
     TopicsResponse,
     TopicToCreate,
 )
-from raftlog.server import administration
+from raftlog.server.cluster import replicas
 from raftlog.server.partition import Partition
-from tests.server.harness import Client, FaultyDisk, RunningBroker, error_of, only
+from tests.server.harness import Client, FaultyFile, RunningBroker, error_of, only
 
 
 def test_changes_happen_in_the_order_of_arrival(client: Client) -> None:
@@ -52,20 +53,20 @@ def test_the_loop_turns_while_partitions_are_created(
     loop = broker.broker.context.loop
 
     class Created(Partition):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
             turns[-1] += 1
 
     def turn() -> None:
         turns.append(0)
         loop.call_soon(turn)
 
-    monkeypatch.setattr(administration, "Partition", Created)
+    monkeypatch.setattr(replicas, "Partition", Created)
     broker.call(turn)
     with broker.client() as client:
         client.create("wide", partitions=300)
     assert sum(turns) == 300
-    assert max(turns) <= administration.HOSTS_AT_ONCE
+    assert max(turns) <= replicas.HOSTS_PER_TURN
 
 
 def test_a_queue_that_is_full_says_so(
@@ -118,13 +119,13 @@ def test_work_takes_its_turn(broker: RunningBroker, caplog: pytest.LogCaptureFix
 
 
 def test_a_failed_disk_ends_all_changes(
-    broker: RunningBroker, client: Client, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: str, data: bytes) -> None:
-        raise OSError(5, "Input/output error", path)
+    def fail(file: FaultyFile) -> None:
+        raise OSError(5, "Input/output error", file.path)
 
-    monkeypatch.setattr(disk, "write_atomic", fail)
-    assert isinstance(error_of(client.create("t")), StorageFailedError)
+    monkeypatch.setattr(FaultyFile, "sync", fail)
+    assert isinstance(error_of(client.create("t")), OutcomeUnknownError | ClusterNotReadyError)
     monkeypatch.undo()
     assert len(broker.fatal) == 1
     with pytest.raises(StorageFailedError):

@@ -402,21 +402,11 @@ def test_a_full_disk(client: Client, disk: FaultyDisk, bystander: Bystander) -> 
         error = error_of(client.produce("t", refused))
         assert isinstance(error, DiskFullError)
         assert "Free disk space" in str(error)
-    assert isinstance(error_of(client.create("other")), DiskFullError)
     assert client.fetch("t")[1] == [b"before"]
     disk.faults.no_room = False
     assert client.produce("t", refused).base_offset == 1
     assert client.fetch("t")[1] == [b"before", b"after"]
     assert client.create("other").failure is None
-
-
-def test_a_topic_that_does_not_fit_makes_the_disk_a_problem(
-    client: Client, disk: FaultyDisk, broker: RunningBroker
-) -> None:
-    disk.faults.no_room = True
-    assert isinstance(error_of(client.create("t")), DiskFullError)
-    assert broker.broker.space.state == "failing"
-    disk.faults.no_room = False
 
 
 def test_a_data_directory_that_is_in_use(broker: RunningBroker, tmp_path: Path) -> None:

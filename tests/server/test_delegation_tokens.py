@@ -289,11 +289,10 @@ def test_a_token_manages_no_tokens(served: Delegating) -> None:
 )
 def test_tokens_require_tls_and_a_user(fields: dict[str, Any], text: str) -> None:
     held = {"used": None, "is_encrypted": True, "principal": Principal("User", "alice")}
-    context: Any = SimpleNamespace(clustered=lambda: None)
     connection: Any = SimpleNamespace(**held)
-    check_token_allowed(context, connection)
+    check_token_allowed(connection)
     with pytest.raises(TokenRequestNotAllowedError, match=text):
-        check_token_allowed(context, SimpleNamespace(**(held | fields)))  # type: ignore[arg-type]
+        check_token_allowed(SimpleNamespace(**(held | fields)))  # type: ignore[arg-type]
 
 
 def test_owners_renewers_and_administrators_manage_a_token(served: Delegating) -> None:
@@ -414,7 +413,7 @@ def test_secrets_stay_out_of_logs_metrics_pages_and_audit_events(
         served.broker.await_(http.server.stop())
     keys = [
         key
-        for user in served.broker.broker.context.clustered().machine.users.values()
+        for user in served.broker.broker.context.cluster.machine.users.values()
         for scram in user.credentials.values()
         for key in (scram.salt, scram.stored_key, scram.server_key)
     ]

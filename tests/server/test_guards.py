@@ -389,15 +389,6 @@ async def test_a_client_of_another_epoch_is_told_which_of_the_two_is_older(s: Sc
 
 
 @runs(play)
-async def test_a_broker_alone_begins_an_epoch_at_each_start(s: Scene) -> None:
-    log = s.log()
-    write(log, b"a", epoch=3)
-    host = s.host(log)
-    host.lead_alone(1, "disk-1")
-    assert host.leader_epoch == 4
-
-
-@runs(play)
 async def test_a_replica_follows_one_leader_in_one_epoch(s: Scene) -> None:
     host = s.host()
     host.follow(2, 5)

@@ -245,8 +245,8 @@ def test_numpy_is_imported_before_the_first_records_come(tmp_path: Path) -> None
 @pytest.mark.integration
 def test_with_logs_in_json_every_line_is_json(tmp_path: Path) -> None:
     with process(tmp_path / "data", **{"logging.format": "json", "logging.level": "error"}) as one:
-        ready = json.loads(one.first_line())
-        assert " ready on " in ready["message"]
+        listens = json.loads(one.first_line())
+        assert " listens on " in listens["message"]
         one.signal(signal.SIGTERM)
         assert one.end() == 0
         assert all(json.loads(line) for line in one.said)

@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,15 @@ from raftlog.testing.disk import Fault, SimDisk
 from raftlog.types import Offset, TopicPartition
 from tests.running import runs
 from tests.server.cluster.paper import Scene, append, play, write
-from tests.server.harness import Client, FakeClock, FaultyDisk, RunningBroker, batch_of, running
+from tests.server.harness import (
+    Client,
+    FakeClock,
+    FaultyDisk,
+    RunningBroker,
+    batch_of,
+    leads_alone,
+    running,
+)
 
 FULL = batch_of(b"x" * (SEGMENT_BYTES_MIN // 2))  # two of them need two segments
 HOUR_MS = 3_600_000
@@ -746,7 +755,7 @@ async def test_a_log_that_grows_all_the_time_does_not_keep_the_others_waiting(p:
 @runs(scene)
 async def test_records_that_are_not_durable_yet_are_no_damage(p: Parts) -> None:
     host = p.add(1)
-    host.lead_alone(1, "disk-1")
+    host.lead(leads_alone("disk-1"), 1, lag_max_seconds=inf)
     p.s.workers.hold()
     append(host, b"on its way")
     assert host.log.durable_end_offset == 1

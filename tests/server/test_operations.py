@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftlog import limits
-from raftlog.errors import UnsupportedFeatureError
+from raftlog.errors import InvalidRequestError
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import (
     DescribeClusterRequest,
@@ -63,7 +63,8 @@ def test_it_reports_what_uses_its_disk(client: Client) -> None:
     assert (t.replicas, t.retention_ms, t.expired_bytes) == (2, 3_600_000, 0)
     assert t.size_bytes > 36_000
     assert 24_000 < t.expiring_bytes <= t.size_bytes, "an hour is less than a day"
-    assert (use.journal_bytes, use.quarantine_bytes) == (0, 0)
+    assert use.journal_bytes > 0
+    assert use.quarantine_bytes == 0
 
 
 def test_it_is_its_own_controller_and_leads_everything(
@@ -112,7 +113,7 @@ def test_only_what_was_asked_for(client: Client) -> None:
 
 def test_there_is_nobody_to_lead_in_its_place(client: Client) -> None:
     client.create("t")
-    with pytest.raises(UnsupportedFeatureError, match="single-broker mode"):
+    with pytest.raises(InvalidRequestError, match="no other replica"):
         client.ask(apis.TRANSFER_LEADER, TransferLeaderRequest(topic="t", partition=0))
 
 
@@ -121,7 +122,6 @@ def test_there_is_nothing_to_recover(client: Client) -> None:
     told = client.ask(apis.RECOVER_CLUSTER, RecoverClusterRequest())
     assert isinstance(told, RecoverClusterResponse)
     assert told.partitions == []
-    assert "nothing to recover" in told.cluster_note
 
 
 def test_its_name_outlives_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,7 +67,7 @@ from raftlog.testing.disk import Fault
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.paper import Scene, play, write
-from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, values_of
+from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, leads_alone, values_of
 
 GONE = UnknownTopicError("gone")
 
@@ -94,7 +95,7 @@ class PartitionScene:
         )
         log = Log.open(self.disk, str(directory), TopicConfig(flush_policy=policy))
         self.host = Partition(TopicPartition("t", 0), log, services)
-        self.host.lead_alone(1, "directory")
+        self.host.lead(leads_alone("directory"), 1, lag_max_seconds=inf)
 
     def append(self, *values: bytes) -> int:
         """The offset after the batch."""

@@ -103,14 +103,6 @@ def test_names_that_differ_by_dots_only() -> None:
     assert not table._similar.keys() - {"x-a"}
 
 
-def test_a_broker_alone_leads_every_partition(table: TopicTable) -> None:
-    infos = [table.info(table.topic("b"), index) for index in range(len(table.topic("b").hosts))]
-    assert [(i.partition, i.leader, i.leader_epoch, i.replicas, i.isr) for i in infos] == [
-        (0, 7, 4, [7], [7]),
-        (1, 7, 4, [7], [7]),
-    ]
-
-
 def test_states_come_from_the_cluster_where_there_is_one(table: TopicTable) -> None:
     table.state_of = lambda topic_id, partition: state(leader=2) if partition == 1 else None
     unknown, known = (table.info(table.topic("b"), index) for index in range(2))

@@ -701,10 +701,7 @@ class AsyncAdmin(LoopBound, AdminBase):
         return {move.partition: tuple(move.replicas) for move in answer.moving}
 
     async def reserve_broker_id(self) -> int:
-        """Reserve and return the ID for a broker that joins the cluster. No broker had it before.
-
-        Raises ``UnsupportedFeatureError`` in single-broker mode.
-        """
+        """Reserve and return the ID for a broker that joins. No broker had it before."""
         answer = await self._administer(apis.RESERVE_BROKER_ID, membership.ReserveBrokerIdRequest())
         assert isinstance(answer, membership.ReserveBrokerIdResponse)
         return answer.id

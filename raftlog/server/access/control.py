@@ -5,25 +5,21 @@
 
 from __future__ import annotations
 
-from asyncio import Lock
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from raftlog import limits
 from raftlog.errors import (
     AccessDeniedError,
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
-    StorageFailedError,
     ThrottledError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
     counted,
-    from_code,
 )
-from raftlog.replication.cluster_commands import ClusterCommand
-from raftlog.replication.cluster_state import ClusterChange, ClusterMachine, Done, Refused
+from raftlog.replication.cluster_state import ClusterChange
 from raftlog.security.acl import (
     CLUSTER_NAME,
     Authorizer,
@@ -35,9 +31,8 @@ from raftlog.security.acl import (
 )
 from raftlog.security.producer_ids import NAMED_ID_BASE, is_owner, named_id
 from raftlog.security.quota import Quotas
+from raftlog.server.cluster.topics import ClusterTopics
 from raftlog.server.connection import Connection, Meter
-from raftlog.server.scheduling import Workers
-from raftlog.storage import Store
 from raftlog.types import NO_PRODUCER_ID
 
 _ERRORS: Final[dict[ResourceType, type[AccessDeniedError]]] = {
@@ -54,7 +49,7 @@ class AccessControl:
 
     def __init__(
         self,
-        authority: AccessAuthority,
+        authority: ClusterTopics,
         *,
         is_enforced: bool,
         super_users: Iterable[str],
@@ -232,69 +227,3 @@ class Caller:
                 f"producer id {producer_id} does not belong to {self.principal}. Request an id "
                 "from the broker with the same user, and write under a name with a raftlog client"
             )
-
-
-# -- authority -------------------------------------------------------------------------------------
-#
-# Changes of access rules and quotas: commands of the cluster state.
-#
-# Every broker has the state, and applies the committed changes in the same order. In single-broker
-# mode, the broker stores the state in a file of its data directory.
-
-
-class AccessAuthority(Protocol):
-    """The authority over access rules and quotas: this broker's file, or the cluster."""
-
-    @property
-    def machine(self) -> ClusterMachine:
-        """The state, for reading only."""
-        ...
-
-    async def propose(self, command: ClusterCommand) -> Any:
-        """Return the value of the command, which is durable and applied on this broker; None if
-        a broker with a vote proposed it.
-
-        Raises the refusal, or the reason why it was not decided.
-        """
-        ...
-
-
-class LocalAccess:
-    """The ``AccessAuthority`` in single-broker mode."""
-
-    def __init__(
-        self, store: Store, worker: Workers, on_failed: Callable[[StorageFailedError], None]
-    ) -> None:
-        self.machine = ClusterMachine()
-        self._store = store
-        self._worker = worker
-        self._on_failed = on_failed
-        self._turn = Lock()
-
-    def load(self, on_change: Callable[[ClusterChange], None]) -> None:
-        """Take the stored state, at the start of the broker. ``on_change``: called for it, and for
-        each later change.
-        """
-        self.machine.on_change = on_change
-        self.machine.restore(self._store.saved_access)
-
-    async def propose(self, command: ClusterCommand) -> Any:
-        async with self._turn:
-            changed = ClusterMachine()
-            changed.restore(self.machine.snapshot())
-            outcome = value_of(changed.apply(command.encode()))
-            state = changed.snapshot()
-            try:
-                await self._worker.run(lambda: self._store.save_access(state))
-            except StorageFailedError as error:
-                self._on_failed(error)
-                raise
-            self.machine.restore(state)
-            return outcome
-
-
-def value_of(outcome: Done | Refused | Any) -> Any:
-    """Return the value of an applied command. Raises the error of a refused one."""
-    if isinstance(outcome, Refused):
-        raise from_code(outcome.code, outcome.message)
-    return getattr(outcome, "value", None)

@@ -149,12 +149,12 @@ def handle_verify_copy(context: BrokerContext, request: Request, reply: Reply) -
 def handle_state(context: BrokerContext, request: Request, reply: Reply) -> None:
     """Respond as soon as there is a change, outside the queue of topic changes."""
     message = cast(ClusterStateRequest, request.message)
-    context.clustered().subscription.serve(message, reply.send)
+    context.cluster.subscription.serve(message, reply.send)
 
 
 def handle_propose(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(ProposeRequest, request.message)
-    subscription = context.clustered().subscription
+    subscription = context.cluster.subscription
     context.administration.submit_at_once(lambda: subscription.propose(message), reply)
 
 
@@ -184,7 +184,7 @@ def handle_cancel_decommission(context: BrokerContext, request: Request, reply: 
 
 def handle_survey(context: BrokerContext, request: Request, reply: Reply) -> None:
     groups = cast(SurveyRequest, request.message).groups
-    recovery = context.clustered().recovery
+    recovery = context.cluster.recovery
 
     async def survey() -> SurveyResponse:
         return SurveyResponse(reports=await recovery.survey(groups))
@@ -194,7 +194,7 @@ def handle_survey(context: BrokerContext, request: Request, reply: Reply) -> Non
 
 def handle_revive(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(ReviveRequest, request.message)
-    recovery = context.clustered().recovery
+    recovery = context.cluster.recovery
 
     async def revive() -> ReviveResponse:
         await recovery.revive(message)

@@ -188,7 +188,7 @@ class Read:
                 yield None
         self._unconfirmed = len(beyond)
         for part, host in beyond:
-            context.clustered().confirm(host, partial(self._confirmed, part, host))
+            context.cluster.confirm(host, partial(self._confirmed, part, host))
         if not beyond:
             yield from self._go_on(final=False)
 
@@ -200,11 +200,8 @@ class Read:
         copy was corrupted. Only a confirmed leader may report an offset as out of range: a consumer
         that resets its position reads records again, or skips some.
         """
-        return (
-            self._context.cluster is not None
-            and (host.leadership is not None or not self._request.replica_ok)
-            and part.offset > host.log.log_end_offset
-        )
+        may_lead = host.leadership is not None or not self._request.replica_ok
+        return may_lead and part.offset > host.log.log_end_offset
 
     def _add(self, part: Part, host: Partition) -> None:
         self._parts.append(part)

@@ -107,11 +107,7 @@ def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound
     except RaftlogError as error:
         done(error)
         return
-    confirmed = partial(_confirmed, reply, query, host, done)
-    if context.cluster is not None:
-        context.cluster.confirm(host, confirmed)
-    else:
-        confirmed(None)
+    context.cluster.confirm(host, partial(_confirmed, reply, query, host, done))
 
 
 def _confirmed(

@@ -44,9 +44,8 @@ class _HasPeering(Protocol):
 class PeeringContext(Protocol):
     """The part of the broker's context that these handlers use."""
 
-    def clustered(self) -> _HasPeering:
-        """Return the peering state. Raises ``UnsupportedFeatureError`` in single-broker mode."""
-        ...
+    @property
+    def cluster(self) -> _HasPeering: ...
 
 
 def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> None:
@@ -56,7 +55,7 @@ def handle_hello(context: PeeringContext, request: Request, reply: Reply) -> Non
     connection = reply.connection
     try:
         if connection.answering is None:
-            connection.answering = context.clustered().peering.answering()
+            connection.answering = context.cluster.peering.answering()
         response = connection.answering.answer(message)
     except RaftlogError as error:
         _turn_away(reply, error)
@@ -72,7 +71,7 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
     assert isinstance(message, PeerProveRequest)
     connection = reply.connection
     try:
-        peering = context.clustered().peering
+        peering = context.cluster.peering
         if connection.answering is None:
             raise AccessDeniedError("send peer_prove once, after peer_hello")
         peer = peering.admit(connection.answering, message, connection)
@@ -86,7 +85,7 @@ def handle_prove(context: PeeringContext, request: Request, reply: Reply) -> Non
 def handle_raft(context: PeeringContext, request: Request, reply: Reply) -> None:
     """Forward envelopes in the order of arrival; Raft validates their content."""
     envelope = check_envelope(request.attachment)
-    context.clustered().peering.receive(_peer(reply).broker_id, bytes(envelope))
+    context.cluster.peering.receive(_peer(reply).broker_id, bytes(envelope))
     reply.none()
 
 
@@ -94,7 +93,7 @@ def handle_ping(context: PeeringContext, request: Request, reply: Reply) -> None
     """Respond to a ping."""
     message = request.message
     assert isinstance(message, PeerPingRequest)
-    peering = context.clustered().peering
+    peering = context.cluster.peering
     peering.broker_epochs[_peer(reply).broker_id] = message.broker_epoch
     reply.send(PeerPingResponse(wall_ms=peering.wall_ms()))
 
@@ -121,24 +120,24 @@ def _peer(reply: Reply) -> PeerIdentity:
 
 
 def handle_fetch(context: BrokerContext, request: Request, reply: Reply) -> None:
-    session = context.clustered().session(reply.connection)
+    session = context.cluster.session(reply.connection)
     session.fetch(cast(ReplicaFetchRequest, request.message), reply)
 
 
 def handle_progress(context: BrokerContext, request: Request, reply: Reply) -> None:
-    session = context.clustered().session(reply.connection)
+    session = context.cluster.session(reply.connection)
     session.progress(cast(ReplicaProgressRequest, request.message).partitions)
     reply.none()
 
 
 def handle_states(context: BrokerContext, request: Request, reply: Reply) -> None:
     message = cast(PartitionStatesRequest, request.message)
-    context.clustered().state_broadcast.receive(message.states, message.recovery)
+    context.cluster.state_broadcast.receive(message.states, message.recovery)
     reply.none()
 
 
 def handle_copies(context: BrokerContext, request: Request, reply: Reply) -> None:
-    surveys = context.clustered().surveys
+    surveys = context.cluster.surveys
     reply.send(surveys.describe(cast(DescribeCopiesRequest, request.message).partitions))
 
 

@@ -87,11 +87,10 @@ class _Describing:
         """Process the commit of the described state; ``error`` is the reason if it may not be
         committed.
         """
-        cluster = self._context.cluster
-        if error is not None or cluster is None:
+        if error is not None:
             self._confirmed(index, query, answer, error)
             return
-        cluster.confirm(host, partial(self._confirmed, index, query, answer))
+        self._context.cluster.confirm(host, partial(self._confirmed, index, query, answer))
 
     def _confirmed(
         self,

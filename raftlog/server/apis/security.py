@@ -199,7 +199,7 @@ async def _alter(context: BrokerContext, change: UserAlteration) -> UserResult:
 
 def handle_create(context: BrokerContext, request: Request, reply: Reply) -> None:
     message, connection = cast(security.CreateTokenRequest, request.message), reply.connection
-    check_token_allowed(context, connection)
+    check_token_allowed(connection)
 
     async def create() -> security.CreateTokenResponse:
         token, hmac = await create_token(context, connection, message.renewers, message.lifetime_ms)
@@ -210,7 +210,7 @@ def handle_create(context: BrokerContext, request: Request, reply: Reply) -> Non
 
 def handle_describe_tokens(context: BrokerContext, request: Request, reply: Reply) -> None:
     owners = cast(security.DescribeTokensRequest, request.message).owners
-    check_token_allowed(context, reply.connection)
+    check_token_allowed(reply.connection)
     found = find_tokens(context, reply.connection, owners)
     reply.send(security.DescribeTokensResponse(tokens=[_described(token) for token in found]))
 
@@ -232,7 +232,7 @@ def _change(
     reply: Reply,
     change: Callable[[BrokerContext, Connection, DelegationToken, int], Awaitable[int]],
 ) -> None:
-    check_token_allowed(context, reply.connection)
+    check_token_allowed(reply.connection)
     token = by_id(context, token_id)
 
     async def set_expiry() -> security.TokenExpiryResponse:
@@ -357,7 +357,7 @@ def _parts(acls: Sequence[Acl], size: int) -> Iterator[tuple[Acl, ...]]:
 logger = logging.getLogger(__name__)
 
 
-def check_token_allowed(context: BrokerContext, connection: Connection) -> None:
+def check_token_allowed(connection: Connection) -> None:
     """Raise ``TokenRequestNotAllowedError`` unless the client may manage tokens.
 
     It needs TLS and a user, and must not have authenticated with a token: the limits of a token
@@ -370,7 +370,6 @@ def check_token_allowed(context: BrokerContext, connection: Connection) -> None:
     elif connection.principal == ANONYMOUS:
         why = "the client has not authenticated as a user"
     else:
-        context.clustered()
         return
     raise TokenRequestNotAllowedError(f"delegation tokens cannot be managed: {why}")
 
@@ -382,7 +381,7 @@ async def create_token(
 
     ``lifetime_ms``: at most that of ``delegation.token.max.lifetime.ms``; 0 or less: that.
     """
-    cluster, config = context.clustered(), context.config
+    cluster, config = context.cluster, context.config
     now_ms = _now_ms(context)
     cluster.machine.check_new_token(str(connection.principal), now_ms)  # before the hashes
     most_ms = config.delegation_token_max_lifetime_ms
@@ -412,7 +411,7 @@ def find_tokens(
     sees_all = _may(context, connection, "DESCRIBE")
     found = [
         token
-        for token in context.clustered().machine.tokens.values()
+        for token in context.cluster.machine.tokens.values()
         if token.expires_ms > now_ms
         and (owners is None or token.owner in owners)
         and (sees_all or token.may_renew(me))
@@ -422,7 +421,7 @@ def find_tokens(
 
 def by_id(context: BrokerContext, token_id: str) -> DelegationToken:
     """Return a token. Raises ``UnknownTokenError``."""
-    token = context.clustered().machine.tokens.get(token_id)
+    token = context.cluster.machine.tokens.get(token_id)
     if token is None:
         raise UnknownTokenError(f"there is no delegation token {token_id}, or it was removed")
     return token
@@ -431,7 +430,7 @@ def by_id(context: BrokerContext, token_id: str) -> DelegationToken:
 def by_hmac(context: BrokerContext, hmac: bytes) -> DelegationToken:
     """Return a token by its HMAC. Raises ``UnknownTokenError``."""
     digest = digest_of(hmac)  # comparisons of hashes reveal nothing about the HMAC
-    for token in context.clustered().machine.tokens.values():
+    for token in context.cluster.machine.tokens.values():
         if token.digest == digest:
             return token
     raise UnknownTokenError("there is no delegation token with this HMAC, or it was removed")
@@ -468,7 +467,7 @@ async def _set_expiry(
         raise TokenExpiredError(f"delegation token {token.id} has expired. Create another one")
     expires_ms = min(now_ms + period_ms, token.max_ms)
     command = SetTokenExpiry(id=token.id, expires_ms=expires_ms, at_ms=now_ms)
-    await context.clustered().topics.persist(command)
+    await context.cluster.topics.persist(command)
     logger.info("delegation token changed: id=%s by=%s expires_ms=%d", token.id, me, expires_ms)
     return expires_ms
 
@@ -498,7 +497,7 @@ def check_allowed(context: BrokerContext, connection: Connection, what: str) -> 
 
 def find(context: BrokerContext, names: Sequence[str] | None) -> Iterator[User]:
     """Return these users, or all of them, sorted by name."""
-    users = dict(context.clustered().machine.users)
+    users = dict(context.cluster.machine.users)
     wanted = users if names is None else set(names) & users.keys()
     return (users[name] for name in sorted(wanted))
 
@@ -517,13 +516,13 @@ async def put(
         expected=expected,
         secret=context.entropy(32),
     )
-    await context.clustered().topics.propose(command)
+    await context.cluster.topics.propose(command)
     logger.info("user changed: user=%s mechanisms=%s", name, ",".join(sorted(credentials)))
 
 
 async def delete(context: BrokerContext, name: str, mechanisms: Sequence[Mechanism]) -> None:
     """Delete credentials of a user, and the user with its last one."""
-    await context.clustered().topics.propose(DeleteUser(name=name, mechanisms=tuple(mechanisms)))
+    await context.cluster.topics.propose(DeleteUser(name=name, mechanisms=tuple(mechanisms)))
     logger.info("user deleted: user=%s mechanisms=%s", name, ",".join(mechanisms))
 
 

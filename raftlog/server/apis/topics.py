@@ -42,7 +42,7 @@ from raftlog.protocol.records import (
     TopicToExtend,
 )
 from raftlog.protocol.schema import Failure, numbers_of
-from raftlog.server.administration import NamedTopic
+from raftlog.server.cluster.topics import NamedTopic
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply, check_once
 from raftlog.server.partition import Partition
@@ -76,7 +76,7 @@ async def create_topic(
     default.
     """
     check_not_internal(name)
-    make = context.authority.plan if validate_only else context.authority.create
+    make = context.cluster.topics.plan if validate_only else context.cluster.topics.create
     return await make(
         name, partitions=partitions, replication_factor=replication_factor, config=config
     )
@@ -85,7 +85,7 @@ async def create_topic(
 async def delete_topic(context: BrokerContext, name: str, topic_id: str | None) -> NamedTopic:
     """Delete a topic. ``topic_id``: only the topic with this ID; None: the current one."""
     check_not_internal(name)
-    return await context.authority.delete(name, topic_id)
+    return await context.cluster.topics.delete(name, topic_id)
 
 
 async def alter_topic(
@@ -94,13 +94,13 @@ async def alter_topic(
     """Change settings of a topic; None resets one to its default."""
     if not changes.keys() <= INTERNAL_SETTINGS:
         check_not_internal(name)
-    return await context.authority.alter(name, changes)
+    return await context.cluster.topics.alter(name, changes)
 
 
 async def extend_topic(context: BrokerContext, name: str, total: int) -> NamedTopic:
     """Add partitions, up to ``total``."""
     check_not_internal(name)
-    return await context.authority.add_partitions(name, total)
+    return await context.cluster.topics.add_partitions(name, total)
 
 
 async def change_each(
@@ -111,7 +111,7 @@ async def change_each(
 
     A failure of one item does not affect the outcomes of the others.
     """
-    room = asyncio.Semaphore(context.authority.changes_at_once)
+    room = asyncio.Semaphore(context.cluster.topics.changes_at_once)
 
     async def change_one(item: Item) -> Result | RaftlogError:
         async with room:
@@ -468,7 +468,7 @@ def create_soon(context: BrokerContext, name: str, client_id: str) -> bool:
         return True
 
     async def create() -> None:
-        await context.authority.create(
+        await context.cluster.topics.create(
             name, partitions=context.config.num_partitions, replication_factor=0, config={}
         )
 

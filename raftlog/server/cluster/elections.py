@@ -146,6 +146,18 @@ class HostedPartition:
         """Whether the state is no older than any that an earlier incarnation acted on."""
         return self.stage in {Stage.CURRENT, Stage.YIELDING}
 
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether this broker has a sound copy and follows no leader, nor leads."""
+        host = self.host
+        return (
+            host is not None
+            and host.closed is None
+            and host.leadership is None
+            and host.leader is None
+            and not (host.log.doubt or host.log.is_offline)
+        )
+
     def checked(self, now: float) -> None:
         """Note that this broker has checked its role, the ISR, and what the group's leader does."""
         state, notes = self.state, self.control

@@ -481,7 +481,9 @@ class Founder:
         self._on_failed = on_failed
         self._voters = [voter.id for voter in config.voters]
         self._without = config.bootstrap_without
-        self._listens_until = now() + LISTEN_SECONDS * (len(self._voters) == 1)
+        # Without a secret, no broker can connect to this one.
+        may_be_known = len(self._voters) == 1 and config.has_secret
+        self._listens_until = now() + LISTEN_SECONDS * may_be_known
         self._has_founded = False  # True: the journal may be writing it
         self._reported: Step | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,6 +76,8 @@ POLL_SECONDS: Final = 0.1  # seconds between two checks of membership
 POLL_PARTITIONS_EVERY: Final = 5  # checks of membership per check of partitions, at least
 POLLED_AT_ONCE: Final = 500  # partitions, with one check of membership: takes a few milliseconds
 BROADCAST_ALL_EVERY: Final = 50
+START_SECONDS: Final = 10.0
+START_POLL_SECONDS: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +342,7 @@ class ClusterNode:
             state_broadcast=self.state_broadcast,
             surveys=self.surveys,
             on_role=self._role_changed,
+            on_ready=self._join_soon,
         )
 
     def _make_controller(self) -> PartitionController:
@@ -466,8 +470,12 @@ class ClusterNode:
 
     # -- beginning and end -------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start: open the cluster group, and connect to the other brokers."""
+    async def start(self) -> None:
+        """Start: open the cluster group, and connect to the other brokers.
+
+        If this broker is the only voter, return when it leads its partitions, or after
+        ``START_SECONDS``.
+        """
         self.plane.open_group(
             CLUSTER_GROUP,
             self.machine,
@@ -478,6 +486,19 @@ class ClusterNode:
         self._addresses.update()
         self._joining.start()
         self._poll()
+        voters = self.plane.voters(CLUSTER_GROUP)
+        if voters.keys() == {self.broker_id} and not self._config.join:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_SECONDS):
+                    await self._until_leading()
+
+    async def _until_leading(self) -> None:
+        await self.joined.wait()
+        while (  # noqa: ASYNC110 - what is waited for has no event
+            self.plane.failure is None
+            and any(each.awaits_leader for each in self.partitions.hosted.values())
+        ):
+            await asyncio.sleep(START_POLL_SECONDS)
 
     async def hand_over(self, *, seconds_max: float) -> None:
         """Transfer leadership before the stop, while all components still run."""
@@ -760,23 +781,14 @@ class ClusterNode:
         self.subscription.poll()
         if voters := self.subscription.voters:
             self._services.host.clock.set_voters(trusted_clocks(voters, self.machine.brokers))
-        self.membership.poll()
-        if self.membership.is_in:
-            self.joined.set()
+        self._join()
         if not self.membership.is_leaving:
             self._decommissioning.poll()
             if self._internal_topics is not None:
                 self._internal_topics.poll()
-        if not self.is_current and self.membership.is_registered:
-            # All changes before the registration of this incarnation are applied.
-            self.is_current = self._addresses.is_current = True
-            self._addresses.update()
-            self.partitions.delete_strays()
         if self.is_current:
             self._addresses.save()
         self._state_copy.poll()
-        if self.is_current and not self._topics.is_complete and self.partitions.is_ready:
-            self._topics.complete()
         if self.is_current:
             self._first_user.poll()
         if self._polls % POLL_PARTITIONS_EVERY == 0 and not self._unpolled:
@@ -785,10 +797,27 @@ class ClusterNode:
         if self._polls % BROADCAST_ALL_EVERY == 0:
             self.state_broadcast.send_all(self.partitions.hosted.values())
 
+    def _join(self) -> None:
+        """Take the next step until this broker is a member with all topics."""
+        self.membership.poll()
+        if not self.is_current and self.membership.is_registered:
+            # All changes before the registration of this incarnation are applied.
+            self.is_current = self._addresses.is_current = True
+            self._addresses.update()
+            self.partitions.delete_strays()
+        if self.is_current and not self._topics.is_complete and self.partitions.is_ready:
+            self._topics.complete()
+        if self.membership.is_in and self._topics.is_complete:
+            self.joined.set()
+
+    def _join_soon(self) -> None:
+        if not self.joined.is_set():
+            self._schedule(0.0)
+
     def _poll_all(self) -> None:
         self._next_poll = None
         if not self.membership.is_leaving:
-            self.membership.poll()
+            self._join()
             self._unchecked.add(self.partitions.hosted.values())
 
     def _poll_some(self) -> None:

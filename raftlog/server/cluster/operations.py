@@ -86,7 +86,7 @@ QUORUM_SECONDS: Final = 2.0  # for a voter to report the end of its journal
 
 
 class ClusterOperations:
-    """``raftlog.server.operations.Operations`` of a broker in a cluster."""
+    """See the requests of the same names."""
 
     def __init__(
         self,
@@ -105,14 +105,17 @@ class ClusterOperations:
 
     @property
     def cluster_id(self) -> str:
+        """Return the cluster id; empty until the cluster has one."""
         return self._node.machine.cluster_id
 
     @property
     def peer_protocol(self) -> int:
+        """Return the version of the protocol between brokers that the cluster requires."""
         return self._node.machine.peer_protocol
 
     @property
     def log_dirs(self) -> LogDirMonitor:
+        """Return the state of this broker's log directories."""
         return self._log_dirs
 
     def controller(self) -> int | None:
@@ -181,10 +184,12 @@ class ClusterOperations:
         )
 
     def target(self, topic_id: str, partition: int) -> list[int]:
+        """Return the replicas to which a partition moves; empty without a move in progress."""
         held = self._target(topic_id, partition)
         return [] if held is None else list(held.replicas)
 
     def origin(self, topic_id: str, partition: int) -> list[int]:
+        """Return the replicas before the move in progress; empty without one."""
         held = self._target(topic_id, partition)
         return [] if held is None else list(held.origin)
 

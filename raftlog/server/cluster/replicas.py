@@ -103,6 +103,8 @@ class Handover:
         nothing.
         """
         self._membership.is_leaving = True
+        if self._machine.brokers.keys() <= {self._broker_id}:
+            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds_max
         work = loop.create_task(self._hand_over())
@@ -275,7 +277,7 @@ class RoleManager:
         is_elected = self._is_elected(state)
         if is_elected:
             hosted.on(Event.ELECTED)
-        if is_elected and not suspect:
+        if is_elected and self._may_lead(hosted, host):
             self._lead(hosted, host)
         elif self._must_accept(hosted):
             self._effects.schedule_copy_change(hosted)
@@ -306,6 +308,14 @@ class RoleManager:
             and state.isr.get(self._broker_id) == self._me.directory_id
             and state.leader_boot == self._me.boot
         )
+
+    def _may_lead(self, hosted: HostedPartition, host: Partition) -> bool:
+        """Whether the copy is complete, or corrupt and the only one: it is served up to there."""
+        log = host.log
+        is_only = hosted.state.replicas == (self._broker_id,)
+        if log.damage and is_only and not (log.is_torn or log.is_offline):
+            return not log.doubt
+        return not (log.damage or log.doubt)
 
     def _must_accept(self, hosted: HostedPartition) -> bool:
         """Whether this broker was elected with a copy that may lack acknowledged records, because
@@ -485,8 +495,9 @@ class RoleManager:
         if host is None or leadership is None:
             return
         if host.log.damage:
-            # Corruption was just found: this broker must stop leading.
-            self._effects.schedule(hosted)
+            # Corruption was just found: this broker must stop leading, if it is not the only one.
+            if not self._may_lead(hosted, host):
+                self._effects.schedule(hosted)
             return
         host.obstacle = self._obstacle(hosted)
         change = leadership.isr_change(
@@ -576,8 +587,11 @@ class Partitions:
         state_broadcast: StateBroadcast,
         surveys: Surveys,
         on_role: Callable[[HostedPartition], None],
+        on_ready: Callable[[], None],
     ) -> None:
-        """``on_role``: called when a host begins to lead, begins to follow, or is removed."""
+        """``on_role``: called when a host begins to lead, begins to follow, or is removed.
+        ``on_ready``: called when ``is_ready`` may have become true.
+        """
         self._broker_id = broker_id
         self._me = me
         self._store = store
@@ -588,6 +602,7 @@ class Partitions:
         self._worker = worker
         self._state_broadcast = state_broadcast
         self._on_role = on_role
+        self._on_ready = on_ready
         self.roles = RoleManager(
             broker_id,
             me,
@@ -748,6 +763,7 @@ class Partitions:
                 self._notify_waiters(name)
             if self._failed_topics or self._failed_copies or self._strays_due:
                 self._retry_later()
+            self._on_ready()
 
     async def _try(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
         """Return whether it succeeded. A failure of one topic does not affect the others; it is
@@ -846,9 +862,16 @@ class Partitions:
 
     def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
-        base = first_state(birth).encode()
+        first, log = first_state(birth), self._copy_of(record, partition)
+        if (
+            log is not None
+            and log.leader_epoch > first.leader_epoch
+            and len(birth.directories) == 1
+        ):
+            # The log is older than the group (``migration``). Its epochs never decrease.
+            first = replace(first, leader_epoch=log.leader_epoch)
+        base = first.encode()
         machine = PartitionMachine(base)
-        log = self._copy_of(record, partition)
         hosted = HostedPartition(
             record.name, record.id, partition, record.replication_factor, machine
         )

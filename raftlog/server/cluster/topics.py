@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from raftlog.errors import (
     ClusterNotReadyError,
     CommitUnknownError,
+    InvalidPartitionsError,
     RaftlogError,
     UnknownTopicError,
     UserExistsError,
@@ -25,14 +26,13 @@ from raftlog.replication.cluster_commands import (
     PutUser,
     Reassign,
 )
-from raftlog.replication.cluster_state import ClusterMachine, Refused, TopicRecord
+from raftlog.replication.cluster_state import ClusterMachine, Done, Refused, TopicRecord
 from raftlog.replication.placement import usual_copies
-from raftlog.server.access.control import value_of
-from raftlog.server.administration import NamedTopic
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.scheduling import Workers
+from raftlog.server.topic_table import HostedTopic
 
 # Maximum number of commands of one request that are proposed together. They share the round trips
 # and syncs of the cluster group, and the elections of new partitions run in parallel.
@@ -42,17 +42,18 @@ LEADERS_TIMEOUT_SECONDS: Final = 5.0
 LEADERS_POLL_SECONDS: Final = 0.01
 
 
-class _Deletion(NamedTuple):
+class Deletion(NamedTuple):
     """A topic to delete, or one that was deleted."""
 
     name: str
     id: str
 
 
-class ClusterTopics:
-    """The ``TopicAuthority`` and ``AccessAuthority`` of a broker in a cluster.
+NamedTopic: TypeAlias = TopicRecord | Deletion | HostedTopic  # the result of a change
 
-    A change is acknowledged when it is committed and this broker has applied it. A new topic is
+
+class ClusterTopics:
+    """A change is acknowledged when it is committed and this broker has applied it. A new topic is
     acknowledged when its partitions have leaders, or after ``LEADERS_TIMEOUT_SECONDS`` without
     leaders (clients retry).
     """
@@ -110,7 +111,7 @@ class ClusterTopics:
         await self._until_led(record)
         return record
 
-    async def delete(self, name: str, topic_id: str | None) -> NamedTopic:
+    async def delete(self, name: str, topic_id: str | None) -> Deletion:
         """Delete the topic that this broker knows by this name, and no later topic of the same
         name. ``topic_id``: ID of the topic that is meant, also if this broker does not know it.
 
@@ -119,7 +120,7 @@ class ClusterTopics:
         """
         record = self._machine.topics.get(name)
         known = NO_TOPIC_ID if record is None else record.id
-        deletion = _Deletion(name, topic_id or known)
+        deletion = Deletion(name, topic_id or known)
         try:
             await self.propose(DeleteTopic(name=name, topic_id=deletion.id))
         except UnknownTopicError as error:
@@ -163,6 +164,8 @@ class ClusterTopics:
     def _creation(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> CreateTopic:
+        if partitions < 1:
+            raise InvalidPartitionsError(f"{partitions} partitions: a topic has at least 1")
         return CreateTopic(
             name=name,
             topic_id=self._new_id(),
@@ -184,13 +187,13 @@ class ClusterTopics:
             )
         return wanted
 
-    async def propose(self, command: ClusterCommand) -> object:
+    async def propose(self, command: ClusterCommand) -> Any:
         """Return the value of the command; None if a broker with a vote proposed it. Raises the
         refusal, or the reason why it was not decided.
         """
         if not self._is_member():
             raise ClusterNotReadyError("this broker has not joined the cluster yet")
-        return value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
+        return _value_of(await self._plane.propose(CLUSTER_GROUP, command.encode()))
 
     async def _seen(self, name: str) -> TopicRecord:
         await self._partitions.until_seen(name)
@@ -213,6 +216,13 @@ class ClusterTopics:
         """Whether a partition has a leader, or its topic was deleted."""
         state = self._partitions.state_of(topic_id, partition)
         return state is None or bool(state.leader_boot)
+
+
+def _value_of(outcome: Done | Refused | Any) -> Any:
+    """Return the value of an applied command. Raises the error of a refused one."""
+    if isinstance(outcome, Refused):
+        raise from_code(outcome.code, outcome.message)
+    return getattr(outcome, "value", None)
 
 
 # -- first user ------------------------------------------------------------------------------------

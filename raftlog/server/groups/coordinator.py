@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from raftlog import limits
 from raftlog.consumer_groups import (
@@ -38,8 +38,9 @@ from raftlog.errors import (
 )
 from raftlog.protocol.records import BrokerInfo, CoordinatorInfo
 from raftlog.protocol.schema import Failure
-from raftlog.server.administration import Administration, TopicAuthority
-from raftlog.server.cluster.node import ClusterNode
+from raftlog.replication.cluster_state import ClusterMachine
+from raftlog.server.administration import Administration
+from raftlog.server.cluster.topics import ClusterTopics
 from raftlog.server.groups.shard import ActiveShard, ShardServices
 from raftlog.server.log_shard import LedShards
 from raftlog.server.partition import BrokerClock, Partition
@@ -47,61 +48,19 @@ from raftlog.server.scheduling import Acknowledge
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import OFFSETS_TOPIC, Offset, check_group_id
 
-# -- topic source ----------------------------------------------------------------------------------
-#
-# Topics of the cluster, for the group coordinator.
+# -- topics ----------------------------------------------------------------------------------------
 #
 # A coordinator removes the committed offsets of deleted topics. So it must not treat a topic as
 # deleted that this broker has not received yet. The log contains the version of the cluster's state
 # that its last coordinator had, and ``GroupShard`` waits until this broker has that version.
 
 
-class TopicSource(Protocol):
-    """Source of topics for the coordinator."""
-
-    def topics(self) -> Topics:
-        """Return all current topics."""
-        ...
-
-    def version_of(self, topics: Topics) -> int:
-        """Return the version that members get: it increases when topics have changed."""
-        ...
-
-
-class OwnTopics:
-    """Topics in single-broker mode: the broker's own table, always current."""
-
-    def __init__(self, table: TopicTable, wall_ms: Callable[[], int]) -> None:
-        self._table = table
-        self._wall_ms = wall_ms
-        self._version = 0
-
-    def topics(self) -> Topics:
-        self._version = max(self._version + 1, self._wall_ms())
-        return Topics({topic.name: TopicInfo(topic.id, len(topic.hosts)) for topic in self._table})
-
-    def version_of(self, topics: Topics) -> int:  # noqa: ARG002 - there is one
-        """Version that starts with the time, so that it also increases from one incarnation to the
-        next.
-        """
-        return self._version
-
-
-class AgreedTopics:
-    """Topics in a cluster: the committed state that this broker has received."""
-
-    def __init__(self, cluster: ClusterNode) -> None:
-        self._cluster = cluster
-
-    def topics(self) -> Topics:
-        machine = self._cluster.machine
-        agreed = machine.topics.items()
-        infos = {name: TopicInfo(topic.id, len(topic.partitions)) for name, topic in agreed}
-        return Topics(infos, machine.version)
-
-    def version_of(self, topics: Topics) -> int:
-        """Version of the cluster's state: the same on every broker."""
-        return topics.version
+def agreed_topics(machine: ClusterMachine) -> Topics:
+    """Return the topics of the cluster's state, with its version."""
+    infos = {
+        name: TopicInfo(topic.id, len(topic.partitions)) for name, topic in machine.topics.items()
+    }
+    return Topics(infos, machine.version)
 
 
 # -- coordinator -----------------------------------------------------------------------------------
@@ -121,7 +80,7 @@ class CoordinatorServices:
     loop: asyncio.AbstractEventLoop
     clock: BrokerClock
     topics: TopicTable
-    source: TopicSource
+    agreed: Callable[[], Topics]  # the committed topics that this broker has received
     new_groups: Callable[[], GroupShard]
     confirm: Callable[[Partition, Acknowledge], None]
     on_unreadable: Callable[[Partition, Offset], None]
@@ -201,7 +160,7 @@ class Coordinator:
         """Version that increases when topics are added, removed or extended; in a cluster, also
         with any other change of the cluster's state.
         """
-        return self._services.source.version_of(self._known_topics())
+        return self._known_topics().version
 
     def shard(self, group: str) -> ActiveShard:
         """Return the shard of a consumer group.
@@ -234,7 +193,7 @@ class Coordinator:
 
     def _known_topics(self) -> Topics:
         if self._known is None:
-            self._known = self._services.source.topics()
+            self._known = self._services.agreed()
         return self._known
 
     def _notify_later(self) -> None:
@@ -292,7 +251,7 @@ class TopicMaker:
         partitions: int,
         replication_factor: int,
         settings: Mapping[str, str],
-        authority: Callable[[], TopicAuthority],
+        authority: ClusterTopics,
         copies: Callable[[], tuple[int, int]],
         now: Callable[[], float],
     ) -> None:
@@ -344,7 +303,7 @@ class TopicMaker:
         if self.topic in self._topics:
             return
         try:
-            await self._authority().create(
+            await self._authority.create(
                 self.topic,
                 partitions=self._partitions,
                 replication_factor=self._replication_factor or self._possible_copies(),

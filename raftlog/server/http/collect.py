@@ -45,7 +45,7 @@ async def survey_of(broker: Broker) -> Survey:
     cluster = context.cluster
     async for where, state, host in _partitions(broker):
         leader = None if state is None else state.leader
-        is_live = leader is not None and (cluster is None or cluster.liveness.is_live(leader))
+        is_live = leader is not None and cluster.liveness.is_live(leader)
         survey.add(where, state, host, is_leader_live=is_live, now=context.loop.time())
     return survey
 
@@ -68,14 +68,14 @@ def standing_of(broker: Broker) -> Standing:
     """Return the state of the broker itself."""
     context, cluster = broker.context, broker.context.cluster
     problem = "" if broker.failure is None else str(broker.failure)
-    if not problem and cluster is not None and not cluster.membership.is_in:
+    if not problem and not cluster.membership.is_in:
         problem = cluster.membership.refusal or context.topics.waits_for or "it has just started"
     return Standing(
         problem=problem,
         is_stopping=context.is_stopping,
         is_disk_hung=broker.disk_watch.is_hung,
         disk_space=broker.space.reason,
-        others_decide=cluster is None or cluster.can_others_decide(),
+        others_decide=len(cluster.machine.brokers) == 1 or cluster.can_others_decide(),
         log_dirs=broker.log_dirs.problems,
     )
 
@@ -113,11 +113,9 @@ def _put_broker(broker: Broker, values: Values, ready: Readiness) -> None:
     is_controller = not context.is_stopping and operations.controller() == context.broker_id
     values.put("raftlog_controller", is_controller)
     states = {"up": 0, "fenced": 0, "down": 0}
-    for record in () if cluster is None else cluster.machine.brokers.values():
-        is_linked = cluster is not None and cluster.liveness.is_linked(record.id)
+    for record in cluster.machine.brokers.values():
+        is_linked = cluster.liveness.is_linked(record.id)
         states["down" if not is_linked else "fenced" if record.fenced else "up"] += 1
-    if cluster is None:
-        states["up"] = 1
     values.put_all("raftlog_brokers", states)
     values.put("raftlog_disk_hung", broker.disk_watch.is_hung)
     values.put("raftlog_disk_free_bytes", broker.space.free_bytes)
@@ -141,7 +139,7 @@ def _put_broker(broker: Broker, values: Values, ready: Readiness) -> None:
     values.put("raftlog_clock_error_seconds", context.clock.error_ms() / 1_000)
     values.put("raftlog_connections", len(broker.connections))
     values.put("raftlog_request_memory_bytes", broker.connections.requests.bytes)
-    values.put("raftlog_journal_bytes", 0 if cluster is None else cluster.journal_bytes)
+    values.put("raftlog_journal_bytes", cluster.journal_bytes)
 
 
 def _put_counters(broker: Broker, values: Values) -> None:

@@ -611,7 +611,7 @@ _DescribedTokens = codec.structs("response", api.DESCRIBE_DELEGATION_TOKEN.key)
 
 def handle_create_token(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> None:
     message, connection = request.message, reply.connection
-    security.check_token_allowed(context, connection)
+    security.check_token_allowed(connection)
     if message.owner_principal_name:
         owner = f"{message.owner_principal_type}:{message.owner_principal_name}"
         if owner != str(connection.principal):
@@ -651,7 +651,7 @@ def _change_token(
     period_ms: int,
     change: Callable[[BrokerContext, Connection, DelegationToken, int], Awaitable[int]],
 ) -> None:
-    security.check_token_allowed(context, reply.connection)
+    security.check_token_allowed(reply.connection)
     token = security.by_hmac(context, bytes(request.message.hmac))
     answer = codec.structs("response", request.api.key)
 
@@ -667,7 +667,7 @@ def handle_describe_tokens(
     context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 ) -> None:
     """Return the tokens of the owners, or all tokens, that the client may see."""
-    security.check_token_allowed(context, reply.connection)
+    security.check_token_allowed(reply.connection)
     wanted = request.message.owners
     owners = None if wanted is None else _token_names(wanted, limits.DELEGATION_TOKEN_OWNERS_MAX)
     found = security.find_tokens(context, reply.connection, owners)

@@ -33,10 +33,10 @@ from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
 from raftlog.server import metrics
-from raftlog.server.administration import NamedTopic
 from raftlog.server.apis import topics as topic_operations
 from raftlog.server.apis.cluster import throttle_moves
 from raftlog.server.apis.topics import Changed, Deleted, Deletion
+from raftlog.server.cluster.topics import NamedTopic
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka import group_settings
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check_count, unsigned
@@ -913,7 +913,7 @@ async def _throttle(context: BrokerContext, reply: KafkaReply, resource: Message
         except ValueError:
             raise InvalidConfigError(f"{change.name}: {change.value!r} is not a number") from None
     rate = rates.get(MOVE_THROTTLE)
-    is_known = context.cluster is None or rate == context.cluster.machine.move_throttle
+    is_known = rate == context.cluster.machine.move_throttle
     if rate is None or is_known or reply.request.message.validate_only:
         return
     if not 0 <= rate <= limits.MOVE_THROTTLE_BYTES_PER_S_MAX:

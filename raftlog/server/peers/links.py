@@ -1154,7 +1154,13 @@ class Peering:
     broker_epochs: dict[int, int] = field(default_factory=dict)  # of peers, by their last ping
 
     def answering(self) -> Answering:
-        """Create this broker's side of one handshake."""
+        """Create this broker's side of one handshake. Raises ``AccessDeniedError`` if there is no
+        secret that a peer could prove to know."""
+        if not self.secret:
+            raise AccessDeniedError(
+                "this broker has no cluster secret, so no other broker can join it. Set "
+                "cluster.secret.file on all brokers"
+            )
         return Answering(self.secret, self.me(), self.nonce())
 
     def admit(

@@ -166,9 +166,8 @@ class TransactionCoordinator:
 
     @property
     def topics_version(self) -> int:
-        """Version of the cluster's state that this broker has; 0 without a cluster."""
-        cluster = self._context.cluster
-        return 0 if cluster is None else cluster.machine.version
+        """Version of the cluster's state that this broker has."""
+        return self._context.cluster.machine.version
 
     # -- questions of leaders ----------------------------------------------------------------------
 
@@ -270,7 +269,7 @@ class TransactionCoordinator:
 
     async def _ask(self, broker: int, queries: list[TransactionQuery]) -> list[RaftlogError | None]:
         request = VerifyTransactionsRequest(queries=queries)
-        links = self._context.clustered().links
+        links = self._context.cluster.links
         answer = await links.ask(broker, apis.VERIFY_TRANSACTIONS, request, VERIFY_SECONDS)
         return _errors(cast(TransactionItemsResponse, answer))
 
@@ -285,7 +284,7 @@ class TransactionCoordinator:
             topic = None
         cluster = context.cluster
         is_known = topic is not None and number < len(topic.hosts)
-        if cluster is not None and not is_known:
+        if not is_known:
             record = cluster.machine.topic_by_id(topic_id)
             if cluster.machine.version < topics_version or (
                 record is not None and number < len(record.partitions)
@@ -320,7 +319,7 @@ class TransactionCoordinator:
 
     async def _send(self, broker: int, markers: list[MarkerPart]) -> list[RaftlogError | None]:
         request = TransactionMarkersRequest(markers=markers)
-        links = self._context.clustered().links
+        links = self._context.cluster.links
         answer = await links.ask(broker, apis.TRANSACTION_MARKERS, request, MARKERS_SECONDS)
         return _errors(cast(TransactionItemsResponse, answer))
 

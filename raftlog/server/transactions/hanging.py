@@ -150,7 +150,7 @@ class HangingTransactions:
         context.topics.check_complete()
         topic = context.topics.get(TRANSACTIONS_TOPIC)
         missing = set(range(0 if topic is None else len(topic.hosts)))
-        others = [] if context.cluster is None else sorted(context.cluster.machine.brokers)
+        others = sorted(context.cluster.machine.brokers)
         answers = await asyncio.gather(
             self._ask_here(parts),
             *(self._ask(broker, parts) for broker in others if broker != context.broker_id),
@@ -169,7 +169,7 @@ class HangingTransactions:
             for producer_id, (topic_id, number) in parts
         ]
         request = TransactionOwnersRequest(transactions=asked)
-        links = self._context.clustered().links
+        links = self._context.cluster.links
         answer = await links.ask(broker, apis.TRANSACTION_OWNERS, request, ASK_SECONDS)
         return cast(TransactionOwnersResponse, answer)
 

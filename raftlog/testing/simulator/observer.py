@@ -572,9 +572,7 @@ def _has_newest_state(nodes: Mapping[int, ClusterNode], lost: Container[int]) ->
 
 
 def node_of(machine: BrokerMachine) -> ClusterNode | None:
-    """Return the cluster node of a machine's broker; None in single-broker mode, or while the
-    broker is not running.
-    """
+    """Return the cluster node of a machine's broker; None while the broker is not running."""
     broker = machine.broker
     return broker.context.cluster if isinstance(broker, Broker) else None
 

@@ -66,8 +66,8 @@ def broker_config(
     has_watermarks: bool = True,
     is_secured: bool = False,
 ) -> BrokerConfig:
-    """Return the configuration of a broker: in a cluster of all machines, or in single-broker mode
-    if there is only one machine. Most periodic tasks run more often than by default.
+    """Return the configuration of a broker in a cluster of all machines. Most periodic tasks run
+    more often than by default.
 
     ``replacement_delay_ms``: unavailability after which a witness replaces a replica.
     ``cleaner_interval_ms``: check interval of the log cleaner. ``scrub_interval_ms``: time in which

@@ -27,7 +27,9 @@ def events(broker: RunningBroker, client: Client, count: int) -> list[dict[str, 
     topics = broker.broker.context.topics
 
     def is_there() -> bool:
-        return AUDIT_TOPIC in topics and topics.host(AUDIT_TOPIC, 0).high_watermark >= count
+        hosts = topics.hosts() if AUDIT_TOPIC in topics else []
+        audits = [host for host in hosts if host.topic_partition.topic == AUDIT_TOPIC]
+        return any(host.high_watermark >= count for host in audits)
 
     broker.wait_until(is_there)
     return [json.loads(value) for value in client.fetch(AUDIT_TOPIC)[1]]
@@ -90,7 +92,7 @@ def topic(links: Links, leader: int | None) -> AuditTopic:
     info = SimpleNamespace(leader=leader)
     topics = SimpleNamespace(get=lambda _name: "topic", info=lambda _topic, _index: info)
     cluster = SimpleNamespace(links=links)
-    context = SimpleNamespace(topics=topics, broker_id=1, clustered=lambda: cluster)
+    context = SimpleNamespace(topics=topics, broker_id=1, cluster=cluster)
     return AuditTopic(cast(Any, context))
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from raftlog.errors import (
     ClusterAuthorizationFailedError,
-    DiskFullError,
     GroupAuthorizationFailedError,
     InvalidRequestError,
     TopicAuthorizationFailedError,
@@ -25,7 +24,7 @@ from raftlog.security.producer_ids import named_id, owned_id
 from raftlog.security.quota import QuotaEntity
 from raftlog.server.access.control import AccessControl, Caller
 from tests.server.access.acting import access_of, acting, guarded
-from tests.server.harness import FaultyDisk, RunningBroker
+from tests.server.harness import RunningBroker
 
 ALICE = Principal("User", "alice")
 
@@ -123,7 +122,7 @@ def test_producer_ids_are_those_of_the_caller() -> None:
 
 # -- authority -------------------------------------------------------------------------------------
 #
-# Rules and quotas of a broker without a cluster.
+# Rules and quotas of the cluster state.
 
 
 ACL = Acl("User:alice", "READ", "TOPIC", "t")
@@ -150,16 +149,3 @@ def test_a_refused_change_changes_nothing(broker: RunningBroker) -> None:
     with pytest.raises(InvalidRequestError):
         broker.await_(authority.propose(bad))
     assert not authority.machine.acls
-
-
-def test_a_change_that_cannot_be_stored_does_not_apply(
-    broker: RunningBroker, disk: FaultyDisk
-) -> None:
-    access = access_of(broker)
-    disk.faults.no_room = True
-    with pytest.raises(DiskFullError):
-        broker.await_(access.authority.propose(CreateAcls(acls=(ACL,))))
-    assert len(access.authorizer) == 0
-    disk.faults.no_room = False
-    broker.await_(access.authority.propose(CreateAcls(acls=(ACL,))))
-    assert len(access.authorizer) == 1

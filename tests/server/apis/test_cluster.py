@@ -256,7 +256,7 @@ class Desk:
             operator_secret=b"sesame",
             access=SimpleNamespace(is_enforced=False),
             operations=operations,
-            clustered=lambda: SimpleNamespace(subscription=subscription),
+            cluster=SimpleNamespace(subscription=subscription),
             administration=SimpleNamespace(
                 submit_at_once=lambda operation, _reply: self.begun.append(operation())
             ),
@@ -321,7 +321,7 @@ class PaperRecovery:
 def ask(s: Scene, handler: Any, message: Any) -> tuple[PaperReply, PaperRecovery]:
     paper, reply = PaperRecovery(), PaperReply()
     context = SimpleNamespace(
-        clustered=lambda: SimpleNamespace(recovery=paper), administration=Administration(s.loop)
+        cluster=SimpleNamespace(recovery=paper), administration=Administration(s.loop)
     )
     request = cast(Request, SimpleNamespace(message=message))
     handler(cast(BrokerContext, context), request, reply.as_reply)

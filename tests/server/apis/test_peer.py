@@ -24,7 +24,6 @@ from raftlog.errors import (
     InvalidRequestError,
     RaftlogError,
     StaleBrokerError,
-    UnsupportedFeatureError,
     UnsupportedVersionError,
     WrongClusterError,
 )
@@ -226,6 +225,18 @@ def test_the_answering_side_proves_itself_too(play: Callable[[Play], None]) -> N
             response = await raw.ask(apis.PEER_HELLO, dialling.hello())
             with pytest.raises(AccessDeniedError):
                 dialling.check(response)
+
+    play(test)
+
+
+def test_without_a_secret_there_are_no_peers(play: Callable[[Play], None]) -> None:
+    """Anyone could prove to know an empty one."""
+
+    async def test(s: Scene) -> None:
+        s.target.peering.secret = b""
+        async with s.raw() as raw:
+            with pytest.raises(AccessDeniedError, match="no cluster secret"):
+                await raw.ask(apis.PEER_HELLO, s.dialling(secret=b"").hello())
 
     play(test)
 
@@ -506,7 +517,8 @@ class Context:
             receive=lambda states, _recovery: self.calls.append(("take", states))
         )
 
-    def clustered(self) -> Context:
+    @property
+    def cluster(self) -> Context:
         return self
 
     def session(self, connection: Any) -> Any:
@@ -542,13 +554,3 @@ def test_states_are_believed_or_not_and_want_no_answer() -> None:
     context, reply = handle(peer.handle_states, PartitionStatesRequest(states=[state]))
     assert context.calls == [("take", [state])]
     assert (reply.answers, reply.ends) == ([], 1)
-
-
-@pytest.mark.parametrize("handler", [peer.handle_fetch, peer.handle_progress, peer.handle_states])
-def test_a_broker_that_stands_alone_has_none_of_this(handler: Any) -> None:
-    class Alone(Context):
-        def clustered(self) -> Context:
-            raise UnsupportedFeatureError("alone")
-
-    with pytest.raises(UnsupportedFeatureError):
-        handler(Alone(), SimpleNamespace(message=None), PaperReply())

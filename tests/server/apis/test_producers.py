@@ -200,7 +200,7 @@ def test_each_partition_has_its_own_outcome(client: Client) -> None:
         query(partition=1),
         query(topic="nope"),
         query(epoch=-1),
-        query(epoch=0),
+        query(epoch=1),
     )
     assert isinstance(error_of(answers[0]), UnknownPartitionError)
     assert isinstance(error_of(answers[1]), UnknownTopicError)

@@ -211,7 +211,7 @@ def test_a_refused_topic_does_not_hurt_its_neighbours(client: Client, validate_o
 
 def test_the_replication_factor_error_says_that_there_are_no_others(client: Client) -> None:
     made = create(client, TopicToCreate(name="n", replication_factor=3))
-    assert "single-broker mode" in str(error_of(only(made.results)))
+    assert "this cluster has 1 broker" in str(error_of(only(made.results)))
 
 
 def test_alter_sets_and_resets_keys_at_once(client: Client) -> None:
@@ -323,7 +323,7 @@ def test_administration_outlives_a_restart(tmp_path: Path) -> None:
         )
         assert [p.high_watermark for p in after.partitions] == [0, 1]
         epochs = [[p.info.leader_epoch for p in topic.partitions] for topic in (before, after)]
-        assert epochs == [[0, 0], [0, 1]], "who leads again does so in a new epoch"
+        assert epochs == [[1, 1], [2, 2]], "who leads again does so in a new epoch"
         assert client.fetch("kept", partition=1)[1] == [b"a"]
 
 
@@ -426,14 +426,10 @@ def test_changes_of_one_request_share_their_waits_where_the_authority_can() -> N
                 raise InvalidTopicError("no")
             return Named(name, name)
 
-        class Authority:
-            changes_at_once = 3
-
-        class Paper:
-            authority = Authority()
-
+        topics = SimpleNamespace(changes_at_once=3)
+        context: Any = SimpleNamespace(cluster=SimpleNamespace(topics=topics))
         names = [str(number) for number in range(7)]
-        changing = asyncio.ensure_future(change_each(cast(Any, Paper), names, change))
+        changing = asyncio.ensure_future(change_each(context, names, change))
         for ended in range(7):
             for _ in range(5):
                 await asyncio.sleep(0)

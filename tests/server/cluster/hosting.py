@@ -53,6 +53,7 @@ class Hosting:
             state_broadcast=self.state_broadcast,
             surveys=self.surveys,
             on_role=self._role,
+            on_ready=lambda: None,
         )
 
     def _role(self, hosted: HostedPartition) -> None:

@@ -11,7 +11,7 @@ from raftlog.protocol.cluster import DecommissionRequest
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.server.operations import Operations
+from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.operators import joining_config
 from raftlog.testing.simulator.world import (
@@ -42,7 +42,6 @@ class Cluster:
     def node(self, number: int) -> ClusterNode:
         broker = cast("Broker | None", self.world.brokers[number - 1].broker)
         assert broker is not None
-        assert broker.context.cluster is not None
         return broker.context.cluster
 
     def until(self, condition: Callable[[], bool], *, limit_s: float = LIMIT_S) -> None:
@@ -175,7 +174,7 @@ def growing_world(seed: int, *, brokers: int, founders: int = 3) -> World:
     return world
 
 
-def operations(cluster: Cluster, node: int) -> Operations:
+def operations(cluster: Cluster, node: int) -> ClusterOperations:
     broker = cluster.world.brokers[node - 1].broker
     assert isinstance(broker, Broker)
     return broker.context.operations

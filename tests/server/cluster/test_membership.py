@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
-from random import Random
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ import pytest
 
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
-from raftlog.config.broker import Voter
 from raftlog.consensus import Applied
 from raftlog.errors import ClusterNotReadyError, DataDirectoryError
 from raftlog.protocol.cluster import ClusterStateRequest, ClusterStateResponse, ProposeRequest
@@ -51,7 +49,7 @@ from raftlog.server.cluster.membership import (
     describe_step,
     next_step,
 )
-from raftlog.testing.disk import Fault, SimDisk
+from raftlog.testing.disk import Fault
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.operators import joining_config
 from raftlog.testing.simulator.world import (
@@ -627,42 +625,16 @@ def test_a_broker_of_a_cluster_does_not_start_alone(founding_cluster: Cluster) -
     founding_cluster.stop(3)
     machine = founding_cluster.world.brokers[2]
     config = BrokerConfig(id=3, data_dir="data", cluster_secret="a secret of the test" * 2)
-    store, journal, used = _open_files(machine.disk, config, any_id=False, new_id=str)
-    assert journal is not None
+    store, journal, used = _open_files(machine.disk, config, any_id=False, new_id=str, now_ms=0)
     assert used.join == tuple(founding_cluster.world.addresses[n] for n in (1, 2)), (
         "it finds its cluster"
     )
     journal.close()
     store.abandon()
     machine.disk.remove("data/brokers")
-    with pytest.raises(DataDirectoryError, match=r"in cluster .* and `voters` is not set"):
-        _open_files(machine.disk, config, any_id=False, new_id=str)
+    with pytest.raises(DataDirectoryError, match=r"in cluster .* addresses .* are lost"):
+        _open_files(machine.disk, config, any_id=False, new_id=str, now_ms=0)
     founding_cluster.start(3)
-
-
-@pytest.mark.parametrize("topics", [0, 1])
-@pytest.mark.parametrize("setting", ["voters", "join", "authentication.required"])
-def test_a_directory_of_a_lone_broker_does_not_become_part_of_a_cluster(
-    setting: str, topics: int
-) -> None:
-    """It has no journal. It is not damaged, and wiping it would lose its records."""
-    disk, ids = SimDisk(Random(1)), lambda: "id"
-    given = BrokerConfig(id=1, data_dir="data", cluster_secret="a secret of the test" * 2)
-    store, _, _ = _open_files(disk, given, any_id=False, new_id=ids)
-    for number in range(topics):
-        store.create_topic(f"t{number}", partitions=1, config={})
-    store.close()
-    at = Address("h", 1)
-    config = {
-        "voters": replace(given, voters=(Voter(1, at), Voter(2, Address("h", 2)))),
-        "join": replace(given, join=(at,)),
-        "authentication.required": replace(given, authentication_required=True),
-    }[setting]
-    with pytest.raises(DataDirectoryError, match=f"single-broker mode, and `{setting}` is set"):
-        _open_files(disk, config, any_id=False, new_id=ids)
-    store, _, _ = _open_files(disk, given, any_id=False, new_id=ids)
-    assert len(store.topics) == topics
-    store.close()
 
 
 def test_brokers_with_other_voters_refuse_each_other_and_found_nothing(

@@ -29,17 +29,16 @@ from raftlog.errors import (
 from raftlog.protocol.records import BrokerInfo
 from raftlog.replication.cluster_commands import CreateTopic
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.administration import Administration, TopicAuthority
-from raftlog.server.cluster.node import ClusterNode
+from raftlog.server.administration import Administration
+from raftlog.server.cluster.topics import ClusterTopics
 from raftlog.server.groups.coordinator import (
     PATIENCE_SECONDS,
     TOPICS_SECONDS,
-    AgreedTopics,
     Coordinator,
     CoordinatorServices,
     Lookup,
-    OwnTopics,
     TopicMaker,
+    agreed_topics,
 )
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.topic_table import HostedTopic, TopicTable
@@ -63,9 +62,6 @@ class PaperSource:
         self.asked += 1
         return self.now
 
-    def version_of(self, topics: Topics) -> int:
-        return topics.version
-
 
 class Coordinating:
     """A broker's table with ``__consumer_offsets``, of which this broker has copies."""
@@ -83,7 +79,7 @@ class Coordinating:
                 loop=s.loop,
                 clock=s.services.clock,
                 topics=self.table,
-                source=self.source,
+                agreed=self.source.topics,
                 new_groups=self._new_groups,
                 confirm=lambda _host, done: done(None),
                 on_unreadable=lambda _host, _offset: None,
@@ -400,7 +396,7 @@ class Looking:
             partitions=config.offsets_topic_num_partitions,
             replication_factor=config.offsets_topic_replication_factor,
             settings={"segment.bytes": str(config.offsets_topic_segment_bytes)},
-            authority=lambda: cast(TopicAuthority, self.authority),
+            authority=cast(ClusterTopics, self.authority),
             copies=lambda: self.copies,
             now=s.loop.time,
         )
@@ -580,45 +576,16 @@ def test_the_coordinator_is_who_leads() -> None:
 # Which topics there are, and a version that grows with them.
 
 
-def test_a_brokers_own() -> None:
-    table, now_ms = TopicTable(), [1_000]
-    source = OwnTopics(table, lambda: now_ms[0])
-    first = source.topics()
-    assert (dict(first.by_name), source.version_of(first)) == ({}, 1_000)
-    table.add(HostedTopic("t", "1", TopicConfig(), {}, [None, None]))
-    second = source.topics()
-    assert dict(second.by_name) == {"t": TopicInfo("1", 2)}
-    assert source.version_of(second) == 1_001
-
-
-def test_versions_grow_from_one_run_to_the_next() -> None:
-    """And what is written in the log has none that a clock which went back could not reach."""
-    now_ms = [1_000]
-    source = OwnTopics(TopicTable(), lambda: now_ms[0])
-    for _ in range(5):
-        last = source.version_of(source.topics())
-    now_ms[0] += 500
-    later = OwnTopics(TopicTable(), lambda: now_ms[0])
-    topics = later.topics()
-    assert later.version_of(topics) > last
-    assert topics.version == 0
-
-
 def test_those_that_were_agreed_on() -> None:
-    class Node:
-        def __init__(self, s: Scene) -> None:
-            self.machine = s.machine
-
     async def test(s: Scene) -> None:
-        source = AgreedTopics(cast(ClusterNode, Node(s)))
         s.register(1)
-        before = source.topics()
+        before = agreed_topics(s.machine)
         s.command(
             CreateTopic(name="t", topic_id="T", partitions=3, replication_factor=1, overrides={})
         )
-        topics = source.topics()
+        topics = agreed_topics(s.machine)
         assert dict(before.by_name) == {}
         assert dict(topics.by_name) == {"t": TopicInfo("T", 3)}
-        assert source.version_of(topics) == topics.version == s.machine.version > before.version
+        assert topics.version == s.machine.version > before.version
 
     play(test)

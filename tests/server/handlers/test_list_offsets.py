@@ -15,7 +15,7 @@ def test_beginning_and_end(client: Client) -> None:
     deletion = RecordsToDelete(topic="t", partition=0, before_offset=2)
     client.ask(apis.DELETE_RECORDS, DeleteRecordsRequest(partitions=[deletion]))
     assert (client.offset("t", "earliest").offset, client.offset("t", "latest").offset) == (2, 3)
-    assert client.offset("t", "latest").leader_epoch == 0
+    assert client.offset("t", "latest").leader_epoch == 1
 
 
 def test_a_time_gives_the_first_record_at_or_after_it(client: Client) -> None:

@@ -16,10 +16,10 @@ from raftlog.kafka.codec import Message
 from raftlog.protocol.connection import encode_request
 from raftlog.protocol.security import ApiVersionsRequest
 from raftlog.security.acl import CLUSTER_NAME, OPERATIONS, Acl
+from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.connection import address_of
 from raftlog.server.kafka import metadata
 from raftlog.server.kafka.metadata import NOT_REQUESTED
-from raftlog.server.operations import AloneOperations
 from raftlog.testing.kafka_wire import request
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.access.acting import acting, allowing, guarded, kafka_acting
@@ -473,7 +473,7 @@ def test_moves_of_partitions(
     def target(_self: object, topic_id: str, partition: int) -> list[int]:
         return [2, 3] if (topic_id, partition) == (moving, 1) else []
 
-    monkeypatch.setattr(AloneOperations, "target", target)
+    monkeypatch.setattr(ClusterOperations, "target", target)
     named = Moves.ListPartitionReassignmentsTopics(name="moves", partition_indexes=[1, 0])
     for message in (everything, Moves.root(topics=[named])):
         (topic,) = kafka_client.ask(apis.LIST_PARTITION_REASSIGNMENTS, 0, message).topics

@@ -52,7 +52,8 @@ class Context:
         self.peer_protocol = peering.me().protocol_version
         self.operations = self  # what api_versions asks for the cluster's id
 
-    def clustered(self) -> Context:
+    @property
+    def cluster(self) -> Context:
         return self
 
 
