@@ -523,8 +523,8 @@ class Broker:
 
         Without sockets to listen on, connections are created by ``connections.make()`` only.
         ``any_id``: use the id of the data directory. ``kafka_listening``: of ``kafka.listen``.
-        ``address``: of a broker without sockets, for clients. A broker without others has joined
-        its cluster, which it is, on return.
+        ``address``: of a broker without sockets, for clients. A broker without a cluster secret
+        leads its partitions before it listens.
         """
         load_assignors(config.group_assignors)  # before any file is opened
         loop = asyncio.get_running_loop()
@@ -568,11 +568,14 @@ class Broker:
         )
         broker.context.address = address
         await broker._prepare()
+        broker._advertise(listening, kafka_listening)
+        broker.context.cluster.start()
+        if not config.has_secret:  # so no other broker has to connect first
+            await broker.context.cluster.until_leading()
         await broker._listen(listening, kafka_listening)
-        await broker.context.cluster.start()
         return broker
 
-    async def _listen(
+    def _advertise(
         self, listening: Sequence[socket.socket], for_kafka: socket.socket | None
     ) -> None:
         context, config = self.context, self.context.config
@@ -584,6 +587,11 @@ class Broker:
             context.kafka_address = advertised(
                 config.kafka_listen, address_of(for_kafka), config.kafka_advertised_listen
             )
+
+    async def _listen(
+        self, listening: Sequence[socket.socket], for_kafka: socket.socket | None
+    ) -> None:
+        if for_kafka is not None:
             await self._serve(for_kafka, self.connections.make_for_kafka)
         for sock in listening:
             await self._serve(sock, self.connections.make)
@@ -693,7 +701,8 @@ def _open_files(
     nor `join` later, and one without others is the only voter of its cluster.
     """
     saved = state_files.read_brokers(disk, config.data_dir)
-    others = tuple(at for broker, at in sorted(saved.items()) if broker != config.id)
+    known = {broker: at for broker, at in sorted(saved.items()) if broker != config.id}
+    others = tuple(known.values()) if len(saved) > 1 or not any_id else ()
     if others and not (config.voters or config.join or any_id):
         config = config.joining(others)
     is_alone = not (others or config.join or len(config.voters) > 1)

@@ -74,7 +74,6 @@ class Store:
         # flush.policy=os, all acknowledged records are certain to be stored only then.
         self.was_clean = identity_file.is_new
         self.saved_time_ms: TimestampMs | None = None  # last time of ``save_time``
-        self.saved_access = b""  # last state of ``save_access``
         self._disk = disk
         self._lock = lock
         self._identity_file = identity_file
@@ -601,7 +600,6 @@ class Store:
         """Read the small files of the directory, and note whether it is a copy."""
         disk, directory, directory_id = self._disk, self.directory, self.identity.directory_id
         self.saved_time_ms = state_files.read_clock(disk, directory)
-        self.saved_access = state_files.read_access(disk, directory)
         self.saved_brokers = state_files.read_brokers(disk, directory)
         self.saved_cluster = cluster_file.read(disk, directory)
         clean = state_files.take(disk, directory, directory_id=directory_id)

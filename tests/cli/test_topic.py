@@ -31,7 +31,7 @@ def test_several_topics_are_made_and_one_that_exists_does_not_prevent_others(
     first, second = f"{topic}-1", f"{topic}-2"
     ran = raftlog("topic", "create", first, topic, second, "-p", 3, "-r", 1)
     assert (ran.status, ran.out.decode()) == (1, f"created {first}\ncreated {second}\n")
-    assert f"topic '{topic}' already exists" in ran.err
+    assert f"topic '{topic}' exists already" in ran.err
     assert len(raftlog("topic", "describe", second, "--json").json["partitions"]) == 3
     again = raftlog("topic", "create", first, second, "--if-not-exists", "--json").json
     assert [(row["name"], row["created"]) for row in again] == [(first, False), (second, False)]
@@ -76,7 +76,7 @@ def test_a_description_for_people_shows_partitions_and_durability(
     assert lines[0].startswith(f"{topic}  id ")
     assert "flush.policy=fsync" in lines[1]
     assert lines[2].split()[:3] == ["partition", "leader", "epoch"]
-    assert lines[4].split()[:8] == ["1", "1", "0", "1", "1", "0", "0", "2"]
+    assert lines[4].split()[:8] == ["1", "1", "1", "1", "1", "0", "0", "2"]
 
 
 def test_settings_are_changed_and_put_back(raftlog: Raftlog, topic: str) -> None:

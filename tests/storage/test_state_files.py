@@ -40,13 +40,13 @@ from tests.storage.logs import fill, sim_disk
 def test_a_state_is_read_as_it_was_saved(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
     assert state_files.read_access(disk, directory) == b""
-    state_files.write_access(disk, directory, b"\x00state\xff")
+    state_files.write(disk, f"{directory}/access", {"state": "AHN0YXRl/w=="})
     assert state_files.read_access(disk, directory) == b"\x00state\xff"
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
-    state_files.write_access(disk, directory, b"state")
+    state_files.write(disk, f"{directory}/access", {"state": "c3RhdGU="})
     path = tmp_path / "access"
     path.write_bytes(path.read_bytes().replace(b"state", b"State", 1))
     with pytest.raises(DamagedLogError):

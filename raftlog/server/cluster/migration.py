@@ -28,7 +28,7 @@ from raftlog.replication.cluster_commands import (
 )
 from raftlog.replication.cluster_state import ClusterMachine, Refused
 from raftlog.server.cluster.membership import CLUSTER_GROUP
-from raftlog.storage import Store
+from raftlog.storage import Store, state_files
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ def is_needed(store: Store, disk: Disk) -> bool:
 def migrate(store: Store, disk: Disk, config: BrokerConfig, *, now_ms: int) -> None:
     """Write the journal. ``now_ms``: wall-clock time.
 
-    Raises ``DataDirectoryError`` if a cluster cannot have these topics, and the errors of
-    ``Journal``.
+    Raises ``DataDirectoryError`` if a cluster cannot have these topics, ``DamagedLogError`` if the
+    access rules are corrupt, and the errors of ``Journal``.
     """
-    state = _state(store, config, now_ms)
+    access = state_files.read_access(disk, store.directory)
+    state = _state(store, config, access, now_ms)
     if len(state) > BASE_BYTES_MAX:
         raise _refusal(store, f"its topics take {len(state)} bytes, over {BASE_BYTES_MAX}")
     draft = store.journal_path + SUFFIX
@@ -70,14 +71,14 @@ def migrate(store: Store, disk: Disk, config: BrokerConfig, *, now_ms: int) -> N
     )
 
 
-def _state(store: Store, config: BrokerConfig, now_ms: int) -> bytes:
+def _state(store: Store, config: BrokerConfig, access: bytes, now_ms: int) -> bytes:
     """Return the cluster state with the topics and access rules of the directory.
 
     Its version is the time: group coordinators used that as the version of the topics, and a later
     one waits for a version that is not lower.
     """
     identity = store.identity
-    records = decode_records(store.saved_access)
+    records = decode_records(access)
     records.cluster_id = identity.cluster_id
     records.peer_protocol = PEER_PROTOCOL_VERSION
     records.version = max(records.version + 1, now_ms, store.saved_time_ms or 0)

@@ -470,12 +470,8 @@ class ClusterNode:
 
     # -- beginning and end -------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start: open the cluster group, and connect to the other brokers.
-
-        If this broker is the only voter, return when it leads its partitions, or after
-        ``START_SECONDS``.
-        """
+    def start(self) -> None:
+        """Start: open the cluster group, and connect to the other brokers."""
         self.plane.open_group(
             CLUSTER_GROUP,
             self.machine,
@@ -486,19 +482,19 @@ class ClusterNode:
         self._addresses.update()
         self._joining.start()
         self._poll()
-        voters = self.plane.voters(CLUSTER_GROUP)
-        if voters.keys() == {self.broker_id} and not self._config.join:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(START_SECONDS):
-                    await self._until_leading()
 
-    async def _until_leading(self) -> None:
-        await self.joined.wait()
-        while (  # noqa: ASYNC110 - what is waited for has no event
-            self.plane.failure is None
-            and any(each.awaits_leader for each in self.partitions.hosted.values())
-        ):
-            await asyncio.sleep(START_POLL_SECONDS)
+    async def until_leading(self) -> None:
+        """Return when this broker, which is the only one, leads its partitions, or after
+        ``START_SECONDS``.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                await self.joined.wait()
+                while (  # noqa: ASYNC110 - what is waited for has no event
+                    self.plane.failure is None
+                    and any(each.awaits_leader for each in self.partitions.hosted.values())
+                ):
+                    await asyncio.sleep(START_POLL_SECONDS)
 
     async def hand_over(self, *, seconds_max: float) -> None:
         """Transfer leadership before the stop, while all components still run."""
