@@ -288,8 +288,7 @@ class _Dumping:
 
     def run(self) -> int:
         try:
-            # No topic is created here: ``new_id`` is not called.
-            catalog = Catalog(self.disk, f"{self.directory}/catalog", new_id=str)
+            catalog = Catalog(self.disk, f"{self.directory}/catalog")
         except DamagedLogError as error:
             self._note(f"broker {self.broker_id}: {error}", is_trouble=True)
             return 0

@@ -11,7 +11,7 @@ see the topics before or after the change. This module opens no log.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,9 +21,7 @@ from raftlog.config import TopicConfig
 from raftlog.disk import Disk
 from raftlog.errors import (
     InvalidPartitionsError,
-    TopicExistsError,
     UnknownTopicError,
-    counted,
 )
 from raftlog.storage import state_files
 from raftlog.storage.state_files import storage_error
@@ -93,10 +91,9 @@ class Catalog:
     ``by_id``, ``deleting`` and ``dropping`` are replaced, never changed in place.
     """
 
-    def __init__(self, disk: Disk, path: str, *, new_id: Callable[[], str]) -> None:
+    def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._new_id = new_id
         self.by_id: Mapping[str, Topic] = {}
         self.topics: Mapping[str, Topic] = {}  # by name; the newest topic of a name
         self.deleting: Mapping[str, Topic] = {}  # by id; their files may still exist
@@ -183,49 +180,10 @@ class Catalog:
             )
         return topic
 
-    def plan(self, name: str, *, partitions: int, overrides: Mapping[str, str]) -> Topic:
-        """Return the topic to pass to ``create``. Changes nothing.
-
-        Raises ``InvalidTopicError``, ``InvalidPartitionsError``, ``TopicExistsError`` or
-        ``InvalidConfigError``.
-        """
-        check_topic_name(name)
-        _check_partitions(partitions)
-        if name in self.topics:
-            raise TopicExistsError(f"topic {name!r} already exists")
-        self._check_room(partitions)
-        config = _config(overrides)
-        return Topic(name, self._new_id(), partitions, dict(overrides), config)
-
-    def create(self, topic: Topic) -> None:
-        """Add a topic that ``plan`` returned."""
-        self._save(topics={**self.by_id, topic.id: topic}, keeps_spare=True)
-
-    def delete(self, name: str) -> Topic:
-        """Delete a topic. The caller removes its files and then calls ``deleted``."""
-        topic = self.get(name)
-        topics = {id_: held for id_, held in self.by_id.items() if id_ != topic.id}
-        self._save(topics=topics, deleting={**self.deleting, topic.id: topic}, frees=True)
-        return topic
-
     def deleted(self, topic: Topic) -> None:
-        """Record that the files of a deleted topic are removed."""
+        """Record that the files of a topic are removed, which an earlier release deleted."""
         deleting = {id_: held for id_, held in self.deleting.items() if id_ != topic.id}
         self._save(deleting=deleting, frees=True)
-
-    def alter(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        """Set topic settings. A value of None resets the key to its default."""
-        topic = self.get(name)
-        # Resetting an unknown key is an error, like setting it.
-        defaults = TopicConfig().to_text()
-        TopicConfig.from_text(
-            {k: defaults.get(k, "") if v is None else v for k, v in changes.items()}
-        )
-        merged = {**topic.overrides, **changes}
-        overrides = {key: value for key, value in merged.items() if value is not None}
-        altered = replace(topic, overrides=overrides, config=_config(overrides))
-        self._save(topics={**self.by_id, altered.id: altered}, frees=True)
-        return altered
 
     def use_log_dirs(
         self, log_dirs: Mapping[str, KnownLogDir], replaced: Mapping[str, str]
@@ -238,28 +196,6 @@ class Catalog:
             topics[topic.id] = replace(topic, log_dirs=moved)
         if (log_dirs, topics) != (self.log_dirs, self.by_id):
             self._save(topics=topics, log_dirs=log_dirs)
-
-    def plan_extension(self, name: str, partitions: int) -> Topic:
-        """Return the topic with ``partitions`` partitions. Changes nothing.
-
-        Raises ``UnknownTopicError``, or ``InvalidPartitionsError`` if ``partitions`` is not larger
-        than the current count or is over a limit.
-        """
-        topic = self.get(name)
-        assert topic.hosted is None, "the cluster places its partitions"
-        _check_partitions(partitions)
-        if partitions <= topic.partitions:
-            raise InvalidPartitionsError(
-                f"topic {name!r} has {counted(topic.partitions, 'partition')} and cannot have "
-                f"{partitions}: "
-                "partitions cannot be removed. Specify a new total that is larger"
-            )
-        self._check_room(partitions - topic.partitions)
-        return replace(topic, partitions=partitions)
-
-    def extend(self, extended: Topic) -> None:
-        """Replace a topic with the one that ``plan_extension`` returned."""
-        self._save(topics={**self.by_id, extended.id: extended})
 
     def _check_room(self, partitions: int) -> None:
         total = sum(map(itemgetter(2), self._written.values())) + partitions
@@ -292,7 +228,7 @@ class Catalog:
     def host(self, topic: Topic) -> None:
         """Add or replace a topic that ``plan_hosting`` returned. No write if nothing differs."""
         if self.by_id.get(topic.id) != topic:
-            self._save(topics={**self.by_id, topic.id: topic})
+            self._save(topics={**self.by_id, topic.id: topic}, keeps_spare=True)
 
     def drop(self, id_: str, partitions: Iterable[int]) -> list[Dropping]:
         """Drop partitions, and with the last one their topic. Returns those that this data
@@ -309,7 +245,7 @@ class Catalog:
         drops = [
             Dropping(topic.name, id_, number, topic.log_dir_of(number)) for number in sorted(gone)
         ]
-        self._save(topics=topics, dropping=(*self.dropping, *drops))
+        self._save(topics=topics, dropping=(*self.dropping, *drops), frees=True)
         return drops
 
     def holds(self, id_: str, partition: int) -> bool:
@@ -326,14 +262,9 @@ class Catalog:
     def dropped(self, drops: Iterable[Dropping]) -> None:
         """Record that the files of dropped partitions are removed."""
         gone = set(drops)
-        self._save(dropping=tuple(other for other in self.dropping if other not in gone))
-
-
-def _config(overrides: Mapping[str, str]) -> TopicConfig:
-    """Return the settings of a topic with one replica. Raises ``InvalidConfigError``."""
-    config = TopicConfig.from_text(overrides)
-    config.check_replication(1)
-    return config
+        self._save(
+            dropping=tuple(other for other in self.dropping if other not in gone), frees=True
+        )
 
 
 def _check_partitions(partitions: int) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import chain
 from typing import Final, NamedTuple
 
 from raftlog.config import Address
@@ -83,7 +82,6 @@ class Store:
         self.saved_cluster = cluster_file.ClusterCopy()
         self.place = place.Place(identity.directory_id)
         self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
-        self._dropped: dict[str, list[Log]] = {}  # by topic id; deleted, not discarded
         self.notes: list[str] = []  # findings of ``open`` outside the logs, for the operator's log
         # By topic id and partition: quarantined files whose new log found no disk space.
         self._moved: dict[tuple[str, int], tuple[str, list[str]]] = {}
@@ -125,7 +123,7 @@ class Store:
             try:
                 identity_file = IdentityFile(disk, directory, new_id=new_id)
                 identity = identity_file.take(broker_id, cluster_id)
-                catalog = Catalog(disk, f"{directory}/catalog", new_id=new_id)
+                catalog = Catalog(disk, f"{directory}/catalog")
                 copies = Copies(disk, directory, new_id=new_id, is_new=identity_file.is_new)
                 store = cls(
                     disk,
@@ -330,92 +328,6 @@ class Store:
 
     # -- changes (blocking) ------------------------------------------------------------------------
 
-    def plan_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Return the topic that ``create_topic`` would create. Changes nothing. Raises the same
-        errors, except disk errors."""
-        return self._catalog.plan(name, partitions=partitions, overrides=config)
-
-    def create_topic(self, name: str, *, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Create a topic and its empty logs. Durable on return.
-
-        ``partitions``: number of partitions. ``config``: settings that differ from the default.
-        Raises ``InvalidTopicError``, ``InvalidPartitionsError``, ``InvalidConfigError``,
-        ``TopicExistsError``, ``DiskFullError`` and ``StorageFailedError``.
-
-        The directories are created before the catalog entry, so that the logs of every topic in the
-        catalog can be opened. Directories of an interrupted creation are unused, because their
-        topic id is in no catalog entry.
-        """
-        topic = self.plan_topic(name, partitions=partitions, config=config)
-        topic = self._placed(topic, topic.local)
-        try:
-            self._logs.create(topic, topic.local)
-            self._logs.make_names_durable(topic, topic.local)
-            self._catalog.create(topic)
-            self._copies.keep_spare()
-        except (OSError, RaftlogError) as error:
-            self._abandon(topic, first=0)
-            with suppress(OSError):  # the topic id is in no catalog entry
-                self._logs.remove_topic(topic)
-            if isinstance(error, OSError):
-                raise storage_error(f"creating topic {name!r}", error) from error
-            raise
-        return topic
-
-    def delete_topic(self, name: str) -> Topic:
-        """Delete a topic from the catalog, durably. Its logs stay open until ``discard``.
-
-        Raises ``InvalidTopicError``, ``UnknownTopicError``, ``DiskFullError`` and
-        ``StorageFailedError``.
-        """
-        topic = self._catalog.delete(check_topic_name(name))
-        self._dropped[topic.id] = self._logs.take_all(topic)
-        return topic
-
-    def discard(self, topic: Topic) -> None:
-        """Close the logs of a deleted topic and remove its files. All its tasks must be returned.
-
-        Raises ``DiskFullError`` and ``StorageFailedError``.
-        """
-        for log in self._dropped.pop(topic.id, ()):
-            log.abandon()
-        try:
-            self._remove_files(topic)
-        except OSError as error:
-            raise storage_error(f"removing the files of topic {topic.name!r}", error) from error
-
-    def _abandon(self, topic: Topic, *, first: int) -> None:
-        for log in self._logs.take_all(topic, first=first):
-            log.abandon()
-
-    def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        topic = self._catalog.alter(check_topic_name(name), changes)
-        self._logs.show_config(topic)
-        return topic
-
-    def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Increase the number of partitions to ``partitions``. Durable on return.
-
-        Raises ``UnknownTopicError``, ``InvalidPartitionsError``, ``DiskFullError`` and
-        ``StorageFailedError``. The new logs are created before the catalog entry, so that all logs
-        in the catalog exist. Empty logs of an interrupted attempt are reused.
-        """
-        topic = self.topic(name)
-        extended = self._catalog.plan_extension(name, partitions)
-        extended = self._placed(extended, range(topic.partitions, partitions))
-        try:
-            self._logs.create(extended, range(topic.partitions, partitions))
-            self._logs.make_names_durable(extended, range(topic.partitions, partitions))
-            self._catalog.extend(extended)
-        except (OSError, RaftlogError) as error:
-            self._abandon(extended, first=topic.partitions)
-            if isinstance(error, OSError):
-                raise storage_error(f"adding partitions to {name!r}", error) from error
-            raise
-        return extended
-
-    # -- single partitions of topics in a cluster (blocking) ---------------------------------------
-
     def host_partitions(
         self,
         name: str,
@@ -428,8 +340,11 @@ class Store:
         """Return the logs of ``partitions`` of a topic. Creates the logs that do not exist.
 
         Durable on return. Also updates the topic's partition count and settings. The catalog is
-        written once. Raises the errors of ``create_topic``. Directories are created before the
-        catalog entry, as in ``create_topic``. Empty logs of an interrupted attempt are reused.
+        written once. Raises ``InvalidTopicError``, ``InvalidPartitionsError``,
+        ``InvalidConfigError``, ``DiskFullError`` and ``StorageFailedError``.
+
+        The directories are created before the catalog entry, so that the logs of every topic in the
+        catalog can be opened. Empty logs of an interrupted attempt are reused.
         """
         topic = self._catalog.plan_hosting(
             name, topic_id, partitions, total=total_partitions, overrides=overrides
@@ -448,6 +363,8 @@ class Store:
                 self._logs.create(topic, is_new)
                 self._logs.make_names_durable(topic, is_new)
             self._catalog.host(topic)
+            if is_new:
+                self._copies.keep_spare()
         except (OSError, RaftlogError) as error:
             for number in is_new:
                 if (log := self._logs.take(topic_id, number)) is not None:
@@ -616,7 +533,7 @@ class Store:
     def abandon(self) -> None:
         """Close all logs and release the directory without writing. Use it after a storage
         failure."""
-        for log in (*self._logs.logs(), *chain.from_iterable(self._dropped.values())):
+        for log in self._logs.logs():
             log.abandon()
         self.log_dirs.release()
         self._lock.release()
@@ -732,11 +649,6 @@ class TopicLogs:
     def take(self, topic_id: str, partition: int) -> Log | None:
         """Remove a log from the open logs and return it. The caller closes it."""
         return self._logs.pop(LogKey(topic_id, partition), None)
-
-    def take_all(self, topic: Topic, *, first: int = 0) -> list[Log]:
-        """Like ``take``, for all partitions with a number of at least ``first``."""
-        keys = [LogKey(topic.id, number) for number in topic.local if number >= first]
-        return [self._logs.pop(key) for key in keys if key in self._logs]
 
     def show_config(self, topic: Topic) -> None:
         """Apply the topic's settings to its open logs."""

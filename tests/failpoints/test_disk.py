@@ -16,6 +16,7 @@ from raftlog.failpoints.sites import CHANGES, READS, SENDS
 from raftlog.protocol.api import APIS
 from raftlog.storage import Store
 from raftlog.testing.disk import SimDisk
+from tests.storage.directories import create_topic
 
 IN_LOG = "topics/t/0123/0"
 
@@ -152,7 +153,7 @@ def test_a_store_works_on_it_and_comes_by_listed_failpoints_only() -> None:
     sim = SimDisk(Random(1))
     disk = FailpointDisk(sim, hits.append, "/data")
     store = Store.open(disk, "/data")
-    store.create_topic("t", partitions=1, config={})
+    create_topic(store, "t", partitions=1, config={})
     store.close()
     with_out = Store.open(sim, "/data")
     assert list(with_out.topics) == ["t"]

@@ -610,14 +610,6 @@ STATE_FILES: Final = [
         tests=(f"{HOSTING}::test_a_copy_that_an_older_catalog_lacks_is_kept",),
     ),
     Guard(
-        name="topic's directories are durable before its name",
-        why="after a power failure the catalog names a topic without its logs",
-        module="raftlog/storage/store.py",
-        function="Store.create_topic",
-        change=drop("call make_names_durable"),
-        tests=(f"{CRASH_POINTS}::test_the_first_topic_of_a_new_directory",),
-    ),
-    Guard(
         name="hosted copy's directories are durable before its name",
         why="after a power failure a broker counts copies that are empty",
         module="raftlog/storage/store.py",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Mapping
 
 from raftlog.disk import Disk
 from raftlog.storage import Log, Store
+from raftlog.storage.catalog import Topic
 from raftlog.testing.disk import SimDisk
 from tests.storage.logs import fill
 
@@ -53,6 +56,31 @@ def host(
     )
     fill(log, count)
     return log
+
+
+def create_topic(
+    store: Store, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> Topic:
+    """Host all partitions of a new topic."""
+    count = range(partitions)
+    id_ = uuid.uuid4().hex
+    store.host_partitions(name, id_, count, total_partitions=partitions, overrides=config or {})
+    return store.topic(name)
+
+
+def add_partitions(store: Store, name: str, total: int) -> Topic:
+    """Host further partitions of a topic, up to ``total``."""
+    topic = store.topic(name)
+    new = range(topic.partitions, total)
+    store.host_partitions(name, topic.id, new, total_partitions=total, overrides=topic.overrides)
+    return store.topic(name)
+
+
+def delete_topic(store: Store, name: str) -> Topic:
+    """Drop all partitions of a topic."""
+    topic = store.topic(name)
+    store.drop_partitions(topic.id, topic.local)
+    return topic
 
 
 def paths_of(disk: SimDisk) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,7 +25,6 @@ from raftlog.errors import (
     InvalidTopicError,
     RaftlogError,
     StorageFailedError,
-    TopicExistsError,
     UnknownTopicError,
 )
 from raftlog.storage import Log, Store, state_files
@@ -81,15 +79,20 @@ def new_disk() -> SimDisk:
 
 
 def catalog_on(disk: SimDisk) -> Catalog:
-    numbers = count()
-    return Catalog(disk, PATH, new_id=lambda: f"id{next(numbers)}")
+    return Catalog(disk, PATH)
 
 
 def created(catalog: Catalog, name: str = "clicks", partitions: int = 2, **keys: str) -> Topic:
     overrides = {key.replace("_", "."): value for key, value in keys.items()}
-    topic = catalog.plan(name, partitions=partitions, overrides=overrides)
-    catalog.create(topic)
+    topic = planned(catalog, name, partitions, overrides)
+    catalog.host(topic)
     return topic
+
+
+def planned(catalog: Catalog, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
+    """A topic all of whose partitions are here; its id is its name."""
+    wanted = range(min(partitions, 10))
+    return catalog.plan_hosting(name, name, wanted, total=partitions, overrides=overrides)
 
 
 def test_a_topic_is_read_back_after_a_power_cut() -> None:
@@ -118,24 +121,16 @@ def test_a_change_encodes_one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "_to_state", count)
     created(catalog, "t3")
-    catalog.alter("t1", {"retention.ms": "5000"})
+    created(catalog, "t1", retention_ms="5000")
     assert encoded == ["t3", "t1"]
     data = disk.read_file(PATH, bytes_max=1 << 20)
     assert data == state_files.encode(state_files.decode(data, path=PATH)), "as if encoded at once"
     assert catalog_on(disk).by_id == catalog.by_id
 
 
-def test_planning_changes_nothing() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    catalog.plan("clicks", partitions=1, overrides={})
-    assert (catalog.topics, disk.list_dir("data")) == ({}, [])
-
-
 @pytest.mark.parametrize(
     ("name", "partitions", "overrides", "error"),
     [
-        ("clicks", 1, {}, TopicExistsError),
         ("a/b", 1, {}, InvalidTopicError),
         ("..", 1, {}, InvalidTopicError),
         ("", 1, {}, InvalidTopicError),
@@ -155,83 +150,8 @@ def test_what_is_wrong_with_a_new_topic_is_told(
     catalog = catalog_on(new_disk())
     created(catalog)
     with pytest.raises(error):
-        catalog.plan(name, partitions=partitions, overrides=overrides)
+        planned(catalog, name, partitions, overrides)
     assert list(catalog.topics) == ["clicks"]
-
-
-def test_a_broker_has_so_many_partitions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PARTITIONS_PER_BROKER_MAX", 5)
-    catalog = catalog_on(new_disk())
-    created(catalog, partitions=3)
-    created(catalog, "other", partitions=2)
-    with pytest.raises(InvalidPartitionsError, match=r"6 partitions.*limit of 5"):
-        catalog.plan("third", partitions=1, overrides={})
-    with pytest.raises(InvalidPartitionsError, match="limit of 5"):
-        catalog.plan_extension("clicks", 4)
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda catalog: catalog.get("missing"),
-        lambda catalog: catalog.delete("missing"),
-        lambda catalog: catalog.alter("missing", {}),
-        lambda catalog: catalog.plan_extension("missing", 3),
-    ],
-    ids=["get", "delete", "alter", "extend"],
-)
-def test_an_unknown_topic_is_told(act: Callable[[Catalog], object]) -> None:
-    with pytest.raises(UnknownTopicError, match=r"missing.*raftlog topic create"):
-        act(catalog_on(new_disk()))
-
-
-def test_settings_are_changed_and_put_back() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    created(catalog, retention_ms="5000")
-    altered = catalog.alter("clicks", {"segment.bytes": "20000", "retention.ms": None})
-    assert altered.overrides == {"segment.bytes": "20000"}
-    assert altered.config == TopicConfig(segment_bytes=20_000)
-    assert catalog_on(disk).get("clicks") == altered
-
-
-@pytest.mark.parametrize("changes", [{"no.such": "1"}, {"no.such": None}, {"retention.ms": "x"}])
-def test_a_bad_change_is_refused_whole(changes: dict[str, str | None]) -> None:
-    catalog = catalog_on(new_disk())
-    topic = created(catalog)
-    with pytest.raises(InvalidConfigError):
-        catalog.alter("clicks", {"segment.bytes": "20000", **changes})
-    assert catalog.get("clicks") == topic
-
-
-def test_partitions_are_added_and_never_taken_away() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    created(catalog, partitions=2)
-    catalog.extend(catalog.plan_extension("clicks", 5))
-    assert catalog_on(disk).get("clicks").partitions == 5
-    for total in (5, 4, 0):
-        with pytest.raises(InvalidPartitionsError):
-            catalog.plan_extension("clicks", total)
-
-
-def test_a_dropped_topic_is_remembered_until_its_files_are_gone() -> None:
-    disk = new_disk()
-    catalog = catalog_on(disk)
-    topic = created(catalog)
-    assert catalog.delete("clicks") == topic
-    assert catalog.topics == {}
-    again = catalog_on(disk)
-    assert again.deleting == {topic.id: topic}
-    again.deleted(topic)
-    assert catalog_on(disk).deleting == {}
-
-
-def test_a_topic_that_is_created_again_has_another_id() -> None:
-    catalog = catalog_on(new_disk())
-    first = created(catalog)
-    catalog.delete("clicks")
-    assert created(catalog).id != first.id
 
 
 def test_readers_see_the_topics_before_or_after() -> None:
@@ -256,7 +176,7 @@ def test_a_change_that_cannot_be_written_did_not_happen(
     created(catalog)
     disk.faults.append(fault)
     with pytest.raises(error, match="data/catalog"):
-        catalog.delete("clicks")
+        catalog.drop("clicks", [0])
     assert list(catalog.topics) == ["clicks"]
     assert list(catalog_on(disk).topics) == ["clicks"]
 
@@ -286,11 +206,6 @@ def test_hosted_partitions_are_read_back_and_add_up() -> None:
     assert (topic.partitions, topic.local) == (5, (1, 3, 4))
     disk.power_cut()
     assert catalog_on(disk).topics == catalog_on(disk).topics == {"clicks": topic}
-
-
-def test_a_topic_that_is_here_as_a_whole_says_so() -> None:
-    topic = created(catalog_on(new_disk()), partitions=3)
-    assert (topic.hosted, list(topic.local)) == (None, [0, 1, 2])
 
 
 def test_only_what_is_here_counts_against_the_limit() -> None:
@@ -336,30 +251,36 @@ def test_of_two_topics_of_one_name_the_last_one_counts() -> None:
         assert found.by_id["aa"].local == (1, 3)
 
 
-def test_a_catalog_written_before_partitions_were_placed_is_read() -> None:
-    disk = new_disk()
-    row = {"name": "clicks", "id": "aa", "partitions": 2, "config": {}}
-    state_files.write(disk, PATH, {"topics": [row], "deleting": [], "producer_ids_reserved": 1_000})
-    catalog = catalog_on(disk)
-    assert catalog.get("clicks") == Topic("clicks", "aa", 2)
-    assert catalog.dropping == ()
-
-
 def test_a_full_disk_leaves_room_for_the_changes_that_free_it() -> None:
     disk = new_disk()
     catalog = catalog_on(disk)
     for name in ("a", "b", "c"):
-        catalog.create(catalog.plan(name, partitions=1, overrides={}))
+        created(catalog, name)
     disk.capacity_bytes = disk.used_bytes
     with pytest.raises(DiskFullError):
-        catalog.create(catalog.plan("d", partitions=1, overrides={}))
-    for _round in range(3):
-        catalog.alter("a", {"retention.ms": "1"})
-    deleted = catalog.delete("b")
-    catalog.deleted(deleted)
+        created(catalog, "d")
+    catalog.dropped(catalog.drop("b", [0, 1]))
     again = catalog_on(disk)
     assert sorted(again.topics) == ["a", "c"]
-    assert again.get("a").config.retention_ms == 1
+    assert again.dropping == ()
+
+
+def test_the_catalog_of_an_earlier_release_is_read() -> None:
+    """Topics were here as a whole, and those that were deleted were listed until their files were
+    gone.
+    """
+    disk = new_disk()
+    row = {"name": "clicks", "id": "aa", "partitions": 2, "config": {}}
+    gone = {**row, "id": "bb"}
+    state = {"topics": [row], "deleting": [gone], "producer_ids_reserved": 1_000}
+    state_files.write(disk, PATH, state)
+    catalog = catalog_on(disk)
+    assert catalog.get("clicks") == Topic("clicks", "aa", 2)
+    assert (list(catalog.get("clicks").local), catalog.dropping) == ([0, 1], ())
+    catalog.deleted(catalog.deleting["bb"])
+    assert catalog_on(disk).deleting == {}
+    with pytest.raises(UnknownTopicError, match=r"missing.*raftlog topic create"):
+        catalog.get("missing")
 
 
 # -- checkpoint ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from raftlog.storage import Log, Store, inspect, state_files
 from raftlog.storage.checkpoint import Checkpoint, decode_slots
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.crashes import sweep
+from tests.storage.directories import add_partitions, create_topic, delete_topic
 from tests.storage.logs import (
     DIRECTORY,
     NOW_MS,
@@ -260,7 +261,7 @@ class Topics:
 def store_with(after: dict[str, int]) -> Callable[[SimDisk], Topics]:
     def prepare(disk: SimDisk) -> Topics:
         store = open_store(disk)
-        topic = store.create_topic("old", partitions=2, config={})
+        topic = create_topic(store, "old", partitions=2, config={})
         write(store, "old")
         return Topics(store, {"old": 2}, after, first_id=topic.id)
 
@@ -285,15 +286,15 @@ def check_topics(disk: SimDisk, state: Topics) -> None:
         store = open_store(disk)
         assert [stored(store.log(name, partition)) for partition in range(partitions)] == kept
     if found == state.before and "new" in state.after:
-        assert store.create_topic("new", partitions=1, config={}).partitions == 1
-        store.discard(store.delete_topic("new"))
+        assert create_topic(store, "new", partitions=1, config={}).partitions == 1
+        delete_topic(store, "new")
     store.abandon()
     disk.crash()
 
 
 def test_creating_a_topic(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Topics) -> None:
-        state.store.create_topic("new", partitions=2, config={"retention.ms": "5"})
+        create_topic(state.store, "new", partitions=2, config={"retention.ms": "5"})
         state.done = True
 
     sweep(store_with({"old": 2, "new": 2}), act, check_topics, seed=seed, chances=chances)
@@ -304,7 +305,7 @@ def test_the_first_topic_of_a_new_directory(chances: int, seed: int) -> None:
 
     def act(disk: SimDisk, state: list[Store]) -> None:
         store = open_store(disk)
-        store.create_topic("new", partitions=1, config={})
+        create_topic(store, "new", partitions=1, config={})
         write(store, "new")
         state.append(store)
 
@@ -314,7 +315,7 @@ def test_the_first_topic_of_a_new_directory(chances: int, seed: int) -> None:
             assert store.identity.directory_id == state[-1].identity.directory_id
             assert len(values(store.log("new", 0))) >= 2
         if "new" not in store.topics:
-            store.create_topic("new", partitions=1, config={})
+            create_topic(store, "new", partitions=1, config={})
         write(store, "new")
         state.append(store)
 
@@ -323,7 +324,7 @@ def test_the_first_topic_of_a_new_directory(chances: int, seed: int) -> None:
 
 def test_adding_partitions(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Topics) -> None:
-        state.store.add_partitions("old", 4)
+        add_partitions(state.store, "old", 4)
         state.done = True
 
     sweep(store_with({"old": 4}), act, check_topics, seed=seed, chances=chances)
@@ -333,9 +334,8 @@ def test_deleting_a_topic(chances: int, seed: int) -> None:
     """Once it is gone, so are its files, after one more start at the latest."""
 
     def act(disk: SimDisk, state: Topics) -> None:
-        topic = state.store.delete_topic("old")
+        delete_topic(state.store, "old")
         state.done = True
-        state.store.discard(topic)
 
     def check(disk: SimDisk, state: Topics) -> None:
         check_topics(disk, state)
@@ -354,10 +354,9 @@ def test_deleting_a_topic_and_creating_it_again(chances: int, seed: int) -> None
     """The new one never meets records of the old one (S19)."""
 
     def act(disk: SimDisk, state: Topics) -> None:
-        old = state.store.delete_topic("old")
+        delete_topic(state.store, "old")
         state.done = True  # from here on, the first one never comes back
-        state.store.create_topic("old", partitions=2, config={})
-        state.store.discard(old)
+        create_topic(state.store, "old", partitions=2, config={})
 
     def check(disk: SimDisk, state: Topics) -> None:
         store = open_store(disk)
@@ -376,7 +375,9 @@ def test_deleting_a_topic_and_creating_it_again(chances: int, seed: int) -> None
 
 def test_altering_a_topic(chances: int, seed: int) -> None:
     def act(disk: SimDisk, state: Topics) -> None:
-        state.store.alter_topic("old", {"retention.ms": "5"})
+        state.store.update_topic(
+            state.first_id, overrides={"retention.ms": "5"}, total_partitions=2
+        )
         state.done = True
 
     def check(disk: SimDisk, state: Topics) -> None:

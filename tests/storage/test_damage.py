@@ -657,7 +657,7 @@ def test_a_move_that_fails_is_told_and_the_next_start_goes_on() -> None:
         disk = new_disk()
         store = open_store(disk)
         host(store, 1, count=3)
-        disk.faults.append(Fault({"rename"}, code))
+        disk.faults.append(Fault({"rename"}, code, PARTITION))
         with pytest.raises(error, match="quarantining"):
             store.quarantine(FIRST, 1)
         assert hosted(reopened(disk)) == {(FIRST, 1): 3}

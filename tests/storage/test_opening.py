@@ -28,6 +28,7 @@ from raftlog.storage.opening import open_log as open_parts
 from raftlog.storage.segment import LOG_SUFFIX, Segment, file_name
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from tests.storage.compactions import COMPACT, compact, put, seal
+from tests.storage.directories import add_partitions, create_topic, delete_topic
 from tests.storage.harm import overwrite, problems
 from tests.storage.logs import (
     DIRECTORY,
@@ -733,7 +734,7 @@ def test_every_partition_below_a_directory_is_looked_at(tmp_path: Path) -> None:
     for disk, data in ((sim_disk(), "data"), (OsDisk(), f"{tmp_path}/data")):
         store = Store.open(disk, data)
         for name in ("clicks", "views"):
-            store.create_topic(name, partitions=2, config={})
+            create_topic(store, name, partitions=2, config={})
             fill(store.log(name, 0), 2)
         store.close()
         reports = list(inspect.verify(disk, data))
@@ -865,10 +866,10 @@ def test_replicas_are_spread_over_all_directories_and_stay_there() -> None:
 def test_a_topic_of_a_single_broker_is_spread_too() -> None:
     disk = sim_disk()
     store = open_store(disk, MORE)
-    store.create_topic("clicks", partitions=2, config={})
-    store.add_partitions("clicks", 4)
+    create_topic(store, "clicks", partitions=2, config={})
+    add_partitions(store, "clicks", 4)
     assert roots(store) == [DATA, MORE, DATA, MORE]
-    store.discard(store.delete_topic("clicks"))
+    delete_topic(store, "clicks")
     assert disk.list_dir(f"{MORE}/topics/clicks") == []
     assert roots(reopened(disk, MORE)) == []
 
@@ -1025,10 +1026,10 @@ def test_partitions_of_a_failed_directory_are_removed_when_it_is_back() -> None:
 def test_a_topic_is_removed_from_a_failed_directory_when_it_is_back() -> None:
     disk = sim_disk()
     store = open_store(disk, MORE)
-    store.create_topic("clicks", partitions=2, config={})
+    topic = create_topic(store, "clicks", partitions=2, config={})
     store.log_dirs.further[0].fail("out of order")
-    store.discard(store.delete_topic("clicks"))
-    assert disk.list_dir(f"{DATA}/topics/clicks") == []
+    delete_topic(store, "clicks")
+    assert disk.list_dir(f"{DATA}/topics/clicks/{topic.id}") == []
     assert disk.list_dir(f"{MORE}/topics/clicks") != []
     reopened(disk, MORE)
     assert disk.list_dir(f"{MORE}/topics/clicks") == []

@@ -505,7 +505,8 @@ async def test_copies_of_topics_that_are_gone_go_when_it_is_certain(h: Hosting) 
 async def test_a_deletion_that_went_half_way_is_finished_later(h: Hosting) -> None:
     h.partitions.delete_strays()
     await h.create()
-    h.s.disk.faults.append(Fault(error=errno.ENOSPC, path="/data/*", times=2))
+    fault = Fault(error=errno.ENOSPC, path="/data/catalog*", times=4)  # also of the spare space
+    h.s.disk.faults.append(fault)
     h.s.command(DeleteTopic(name="t"))
     await h.s.come_to_rest()
     assert h.on_disk() == [("T1", 0)]
