@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.config.keys import INT64_MAX
 from raftlog.replication.election import (
     UNSEEN_ELECTIONS,
     Blocked,
@@ -319,6 +320,16 @@ def test_the_member_with_the_longest_log_leads() -> None:
 )
 def test_a_copy_that_is_not_known_to_be_sound_does_not_lead(bad: CopyReport | None) -> None:
     assert chosen(state_of(isr=(1, 2)), report(1, 3), bad) == Elect(7, 1, disk(1), 1)
+
+
+def test_a_corrupt_copy_leads_if_there_is_no_other() -> None:
+    """It is served up to the corruption. The end of an offline one is not known."""
+    alone = replace(state_of(isr=(1,)), replicas=(1,))
+    damaged = report(1, 3, standing=Standing.DAMAGED)
+    assert chosen(alone, damaged) == Elect(7, 1, disk(1), 1)
+    assert chosen(state_of(isr=(1,)), damaged) is None
+    assert chosen(alone, report(1, 3, standing=Standing.UNSURE)) is None
+    assert chosen(alone, report(1, INT64_MAX, standing=Standing.DAMAGED)) is None
 
 
 def unsure(
