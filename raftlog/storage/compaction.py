@@ -633,6 +633,12 @@ class CompactionFiles:
             finally:
                 file.close()
 
+    def _is_lost(self) -> bool:
+        try:
+            return self._size(self._path) == 0
+        except OSError:
+            return False
+
     # -- the segments ------------------------------------------------------------------------------
 
     def remove_indexes(self, swaps: Sequence[Swap]) -> None:
@@ -694,15 +700,19 @@ class CompactionFiles:
         be missing only below it if the state is lost.
 
         If the file is unreadable and cleaned files exist, their swaps may be partly done. This
-        counts as corruption. Raises ``OSError``.
+        counts as corruption. But an empty file had no swaps (``_lose``), and nothing else empties
+        it: cleaned files are then those of a later compaction that has replaced nothing. Raises
+        ``OSError``.
         """
         leftovers = self.leftovers()
         try:
             state, swaps = self.read()
         except (DamagedLogError, OSError) as error:
-            if leftovers:
+            if leftovers and not self._is_lost():
                 return CompactionState(), f"{error}; a compaction was in progress"
             notes.append(f"{error}; the whole log counts as never compacted")
+            for path in leftovers:
+                self._disk.remove(path)
             lost = CompactionState().lacking_tombstones(high_watermark)
             self.replace(lost)
             return lost, ""

@@ -596,6 +596,16 @@ def test_a_damaged_state_is_no_loss() -> None:
     assert found.read() == (LOST, ()), "tombstones may be missing, also after the next start"
 
 
+def test_a_state_that_a_full_disk_has_lost_is_no_damage_in_the_middle_of_a_compaction() -> None:
+    """It had no swaps: the cleaned file is that of a pass which has replaced nothing."""
+    disk = sim_disk()
+    found = files_on(disk)
+    overwrite(disk, f"{DIRECTORY}/{NAME}", b"")
+    overwrite(disk, found.cleaned_path(0), b"part of a segment")
+    assert found.recover([], high_watermark=33) == (LOST, "")
+    assert found.leftovers() == []
+
+
 def test_a_damaged_state_in_the_middle_of_a_compaction_is_damage_and_nothing_is_touched() -> None:
     disk = sim_disk()
     log = open_log(disk, COMPACT)
