@@ -114,6 +114,14 @@ class TrustedTime:
             return trusted_ms
         return max(wall_ms, trusted_ms, saved_ms)
 
+    def is_behind_saved(self, now: float) -> bool:
+        """Return whether the trusted time is behind the time of the previous incarnation by a step:
+        the clock was ahead then, or is behind now.
+        """
+        if self._trusted is None or self._saved is None:
+            return False
+        return self._saved.ms(now) - self._trusted.ms(now) > CLOCK_STEP_MS
+
     def error_ms(self, now: float, wall_ms: TimestampMs) -> int:
         """Return the ms by which this broker's wall clock is ahead, if the difference is a step.
 

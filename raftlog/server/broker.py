@@ -356,11 +356,13 @@ class Broker:
         write while the disk may hang.
         """
         loop, clock = self.context.loop, self.context.clock
-        save_at = loop.time()
+        save_at, was_known = loop.time(), False
         while True:
             await asyncio.sleep(UPDATE_SECONDS)
             clock.update()
-            if loop.time() >= save_at or self.disk_watch.is_suspect:
+            is_new = not was_known and clock.deletion_ms() is not None
+            was_known |= is_new
+            if loop.time() >= save_at or is_new or self.disk_watch.is_suspect:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
 
@@ -372,7 +374,9 @@ class Broker:
     async def _prepare(self) -> None:
         for note in self._store.notes:
             logger.warning("data directory: note=%s", note)
-        if self._store.saved_time_ms is None:  # the next start needs one, however soon it is
+        # The next start needs this one, however soon it is: beside an older time that is later, a
+        # clock that has jumped forward would seem right.
+        if self._store.saved_time_ms is None or self.context.clock.is_behind_saved:
             await self._save_time()
         await self._measure_space()
 

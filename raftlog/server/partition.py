@@ -109,6 +109,11 @@ class BrokerClock:
         """Return the time by which data may expire; None: nothing may expire now."""
         return self._trusted.deletion_ms(self.machine.monotonic())
 
+    @property
+    def is_behind_saved(self) -> bool:
+        """Whether data expires by a time that is behind the last saved one by a step."""
+        return self._trusted.is_behind_saved(self.machine.monotonic())
+
     def error_ms(self) -> int:
         """Return the milliseconds by which the machine's wall clock is ahead of the trusted time,
         if that is a step; negative if it is behind.

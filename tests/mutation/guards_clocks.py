@@ -13,6 +13,19 @@ _RULES: Final = "raftlog/replication/trusted_time.py"
 
 GUARDS: Final = [
     Guard(
+        name="a start with a clock behind is noted",
+        why="what this start stamps expires at the next one, whose clock has jumped forward",
+        module="raftlog/server/broker.py",
+        function="Broker._prepare",
+        change=drop("operand is_behind_saved"),
+        tests=(
+            (
+                "tests/server/cluster/test_upgrades.py"
+                "::test_a_start_with_a_clock_behind_is_noted_at_once"
+            ),
+        ),
+    ),
+    Guard(
         name="a single broker follows no step of its clock",
         why="a clock that is days ahead deletes all records",
         module=_RULES,

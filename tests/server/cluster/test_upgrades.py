@@ -52,6 +52,7 @@ from raftlog.server.cluster.replicas import RoleManager, next_step_down, success
 from raftlog.server.disks import FULL_SECONDS
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
+from raftlog.storage.state_files import read_clock
 from raftlog.testing.disk import FOREVER, Fault
 from raftlog.testing.simulator.world import (
     CLUSTER_SECRET,
@@ -890,6 +891,25 @@ def test_retention_goes_on_while_one_clock_is_behind() -> None:
         assert log_starts(cluster) == [1, 1, 1]
 
     wrong_clocks_play(test)
+
+
+def test_a_start_with_a_clock_behind_is_noted_at_once() -> None:
+    """Else the next start takes a clock that has jumped forward, up to the noted time, for right:
+    what this start stamped would expire then.
+    """
+    with World(1, brokers=1) as world:
+        cluster = Cluster(world)
+        (machine,) = world.brokers
+        world.run_for(20)
+        noted = read_clock(machine.disk, "data")
+        assert noted is not None
+        machine.kill()
+        machine.wall_offset_ms -= 10 * DAY_MS
+        cluster.start(1)
+        machine.kill()
+        now = read_clock(machine.disk, "data")
+        assert now is not None
+        assert now < noted - 9 * DAY_MS
 
 
 def test_a_producer_writes_on_after_its_leaders_clock_was_behind() -> None:
