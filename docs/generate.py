@@ -366,7 +366,7 @@ def scenarios_page() -> str:
         (
             number,
             scenario.name.replace("_", " "),
-            scenario.told,
+            scenario.noted,
             scenario.why_none
             or "<br>".join(f"`{path}`: `{function}`" for path, function in scenario.tests),
         )

@@ -18,12 +18,12 @@ class Peer(asyncio.BufferedProtocol):
 
     def __init__(self, buffer_bytes: int = 16) -> None:
         self.received = b""
-        self.told: list[str] = []
+        self.noted: list[str] = []
         self.keep_open_after_eof = False
         self._buffer = bytearray(buffer_bytes)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.told.append("made")
+        self.noted.append("made")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer)
@@ -32,17 +32,17 @@ class Peer(asyncio.BufferedProtocol):
         self.received += self._buffer[:nbytes]
 
     def eof_received(self) -> bool:
-        self.told.append("eof")
+        self.noted.append("eof")
         return self.keep_open_after_eof
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.noted.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.noted.append("resume")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append(f"lost {type(exc).__name__}" if exc else "lost")
+        self.noted.append(f"lost {type(exc).__name__}" if exc else "lost")
 
 
 class Pair:
@@ -86,11 +86,11 @@ def test_bytes_come_in_order_whatever_the_pieces(
                 transport.write(piece)
         transport.close()
         assert right.received == b"", "nothing is delivered from within a write"
-        while right.told[-1] != "lost":  # noqa: ASYNC110 - each turn of the loop may change it
+        while right.noted[-1] != "lost":  # noqa: ASYNC110 - each turn of the loop may change it
             await asyncio.sleep(0)
         assert right.received == b"".join(pieces)
-        assert right.told == ["made", "eof", "lost"]
-        assert left.told[-1] == "lost"
+        assert right.noted == ["made", "eof", "lost"]
+        assert left.noted[-1] == "lost"
 
     asyncio.run(test())
 
@@ -110,16 +110,16 @@ async def test_a_paused_reader_pauses_the_writer(p: Pair) -> None:
     p.to_left.pause_reading()
     assert not p.to_left.is_reading()
     p.to_right.write(b"x" * 10)
-    assert p.left.told == ["made"]
+    assert p.left.noted == ["made"]
     p.to_right.write(b"x")
-    assert p.left.told == ["made", "pause"]
+    assert p.left.noted == ["made", "pause"]
     assert p.to_right.get_write_buffer_size() == 11
     await settle()
     assert p.right.received == b""
     p.to_left.resume_reading()
     await settle()
     assert p.right.received == b"x" * 11
-    assert p.left.told == ["made", "pause", "resume"]
+    assert p.left.noted == ["made", "pause", "resume"]
     assert p.to_right.get_write_buffer_size() == 0
 
 
@@ -131,14 +131,14 @@ async def test_the_end_of_the_stream_leaves_the_other_direction_open(p: Pair) ->
     p.to_right.write_eof()
     p.to_right.write(b"too late")
     await settle()
-    assert (p.right.received, p.right.told) == (b"last", ["made", "eof"])
+    assert (p.right.received, p.right.noted) == (b"last", ["made", "eof"])
     p.to_left.write(b"answer")
     await settle()
     assert p.left.received == b"answer"
     p.to_left.close()
     await settle()
-    assert p.left.told == ["made", "eof", "lost"]
-    assert p.right.told == ["made", "eof", "lost"]
+    assert p.left.noted == ["made", "eof", "lost"]
+    assert p.right.noted == ["made", "eof", "lost"]
 
 
 @runs(on_a_loop)
@@ -149,12 +149,12 @@ async def test_closing_waits_for_a_paused_reader(p: Pair) -> None:
     p.to_right.close()
     await settle()
     assert p.to_right.is_closing()
-    assert p.left.told == ["made"]
+    assert p.left.noted == ["made"]
     p.to_left.resume_reading()
     await settle()
     assert p.right.received == b"x" * 100
-    assert p.left.told == ["made", "lost"]
-    assert p.right.told == ["made", "eof", "lost"]
+    assert p.left.noted == ["made", "lost"]
+    assert p.right.noted == ["made", "eof", "lost"]
 
 
 @runs(on_a_loop)
@@ -165,12 +165,12 @@ async def test_aborting_delivers_nothing_more(p: Pair) -> None:
     p.to_right.write(b"nor that")
     await settle()
     assert (p.left.received, p.right.received) == (b"", b"")
-    assert p.left.told == ["made", "lost"]
-    assert p.right.told == ["made", "lost ConnectionResetError"]
+    assert p.left.noted == ["made", "lost"]
+    assert p.right.noted == ["made", "lost ConnectionResetError"]
     p.to_right.abort()
     p.to_right.close()
     await settle()
-    assert p.left.told == ["made", "lost"]
+    assert p.left.noted == ["made", "lost"]
 
 
 @runs(on_a_loop)

@@ -374,8 +374,8 @@ class Broker:
     async def _prepare(self) -> None:
         for note in self._store.notes:
             logger.warning("data directory: note=%s", note)
-        # The next start needs this one, however soon it is: beside an older time that is later, a
-        # clock that has jumped forward would seem right.
+        # The next start needs this time, however soon it is: compared with an older one that is
+        # later, a clock that has jumped forward would seem right.
         if self._store.saved_time_ms is None or self.context.clock.is_behind_saved:
             await self._save_time()
         await self._measure_space()

@@ -180,6 +180,7 @@ def test_wrong_usage_is_status_2(
     assert fake.asked == []
 
 
+@pytest.mark.integration  # what the machine has is found by trying it
 def test_a_list_of_kinds_says_which_can_be_injected_here(raftlog: Raftlog) -> None:
     text = raftlog("chaos", "run", "--list", "--without-root").out.decode()
     rows = {line.split()[0]: line for line in text.splitlines()}
@@ -218,8 +219,8 @@ def test_a_line_that_cannot_be_read_is_named(raftlog: Raftlog, tmp_path: Path) -
     path.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
     ran = raftlog("chaos", "check", path, "--json")
     assert ran.status == 3
-    told = " ".join(json.loads(ran.out)["troubles"])
-    assert "line 2: Expected `int`, got `str` - at `$.time`" in told
+    noted = " ".join(json.loads(ran.out)["troubles"])
+    assert "line 2: Expected `int`, got `str` - at `$.time`" in noted
 
 
 def test_a_history_that_is_not_there_is_wrong_usage(raftlog: Raftlog) -> None:
@@ -523,8 +524,8 @@ def test_on_a_terminal_one_line_lives(
         assert show is not None
         say("[load] begins")
         show(Progress("load", 2.0, 60.0, 5_000, 3, ("kill",)))
-    told = capsys.readouterr().err
-    assert "[load] begins" in told
+    noted = capsys.readouterr().err
+    assert "[load] begins" in noted
 
 
 def test_elsewhere_there_are_lines_and_when_quiet_nothing(

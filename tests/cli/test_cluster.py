@@ -143,9 +143,9 @@ def test_events_and_explanations_name_the_broker_that_is_down(
     since = f"@{shrunk[-1]['at_ms'] + 1}"
     later = raftlog("cluster", "events", "--since", since).out.decode()
     assert "isr-shrunk" not in later
-    told = raftlog("explain", "partition", f"{TOPIC}:0").out.decode()
-    assert "The replica on broker 2 is missing. Broker 2 does not respond" in told
-    assert "broker 2 left the ISR; the ISR is 1,3." in told
+    noted = raftlog("explain", "partition", f"{TOPIC}:0").out.decode()
+    assert "The replica on broker 2 is missing. Broker 2 does not respond" in noted
+    assert "broker 2 left the ISR; the ISR is 1,3." in noted
     assert "Broker 2 at " in raftlog("explain", "broker", 2).out.decode()
     disks = raftlog("explain", "disk", "--json").json
     assert [disk["broker"] for disk in disks["disks"] if not disk["problem"]] == [1, 3]

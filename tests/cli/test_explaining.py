@@ -90,7 +90,7 @@ def cluster_of(
 
 
 @pytest.mark.parametrize(
-    ("part", "cluster", "told"),
+    ("part", "cluster", "noted"),
     [
         ({}, {}, ["t:0 is led by broker 1, in epoch 4.", "Nothing is wrong."]),
         (
@@ -162,12 +162,12 @@ def cluster_of(
     ],
 )
 def test_a_partition_is_explained(
-    part: dict[str, Any], cluster: dict[str, Any], told: list[str]
+    part: dict[str, Any], cluster: dict[str, Any], noted: list[str]
 ) -> None:
     described = replace(PART, **part)
     found = explain_partition(cluster_of(described, **cluster), described, [])
-    assert len(found) == len(told), found
-    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+    assert len(found) == len(noted), found
+    assert all(text in sentence for text, sentence in zip(noted, found, strict=True)), found
 
 
 def test_the_last_events_of_the_partition_end_the_explanation() -> None:
@@ -182,7 +182,7 @@ def test_the_last_events_of_the_partition_end_the_explanation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broker", "part", "cluster", "told"),
+    ("broker", "part", "cluster", "noted"),
     [
         (1, {}, {}, ["is up. It leads 1 partition and has 1 replica.", "Nothing is wrong."]),
         (
@@ -211,14 +211,14 @@ def test_the_last_events_of_the_partition_end_the_explanation() -> None:
     ],
 )
 def test_a_broker_is_explained(
-    broker: int, part: dict[str, Any], cluster: dict[str, Any], told: list[str]
+    broker: int, part: dict[str, Any], cluster: dict[str, Any], noted: list[str]
 ) -> None:
     described = cluster_of(replace(PART, **part), **cluster)
     event = EventDescription(0, "broker-fenced", "fenced", broker=broker)
     *found, last = explain_broker(described, described.brokers[broker - 1], [event])
     assert last == "1970-01-01T00:00:00.000Z: fenced."
-    assert len(found) == len(told), found
-    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+    assert len(found) == len(noted), found
+    assert all(text in sentence for text, sentence in zip(noted, found, strict=True)), found
 
 
 def test_a_summary_that_names_some_problems_gives_lower_bounds() -> None:
@@ -272,7 +272,7 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "noted"),
     [
         (group_of(A, lags=[part_lag(0, 0, "a")]), ["lags by 0 offsets", "Nothing lags."]),
         (
@@ -310,14 +310,14 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
         ),
     ],
 )
-def test_a_lag_is_explained(group: GroupDescription, told: list[str]) -> None:
+def test_a_lag_is_explained(group: GroupDescription, noted: list[str]) -> None:
     found = explain_lag(group)
-    assert len(found) == len(told), found
-    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+    assert len(found) == len(noted), found
+    assert all(text in sentence for text, sentence in zip(noted, found, strict=True)), found
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "noted"),
     [
         (group_of(A, B), ["is stable, in epoch 5, with 2 members", "No rebalance is in progress."]),
         (
@@ -338,10 +338,10 @@ def test_a_lag_is_explained(group: GroupDescription, told: list[str]) -> None:
         ),
     ],
 )
-def test_a_rebalance_is_explained(group: GroupDescription, told: list[str]) -> None:
+def test_a_rebalance_is_explained(group: GroupDescription, noted: list[str]) -> None:
     found = explain_rebalance(group)
-    assert len(found) == len(told), found
-    assert all(text in sentence for text, sentence in zip(told, found, strict=True)), found
+    assert len(found) == len(noted), found
+    assert all(text in sentence for text, sentence in zip(noted, found, strict=True)), found
 
 
 def test_long_lists_are_shortened() -> None:
@@ -431,6 +431,6 @@ def test_an_open_transaction_holds_readers_back(stable: int, is_told: bool) -> N
         )
     )
     found = explain_partition(cluster_of(), PART, [], offsets)
-    told = [each for each in found if "raftlog txn list" in each]
-    assert bool(told) is is_told
-    assert not told or "stop at offset 7, 3 offsets before the end" in told[0]
+    noted = [each for each in found if "raftlog txn list" in each]
+    assert bool(noted) is is_told
+    assert not noted or "stop at offset 7, 3 offsets before the end" in noted[0]

@@ -23,10 +23,10 @@ def handlers() -> Iterator[None]:
 def test_it_is_an_interrupt_with_a_status_of_its_own(number: int, status: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     raise_on_signals()
-    with pytest.raises(Terminated) as told:
+    with pytest.raises(Terminated) as noted:
         signal.raise_signal(number)
-    assert isinstance(told.value, KeyboardInterrupt)
-    assert status_of(told.value) == status
+    assert isinstance(noted.value, KeyboardInterrupt)
+    assert status_of(noted.value) == status
 
 
 def test_ctrl_c_has_its_own_status() -> None:

@@ -105,7 +105,7 @@ def test_a_file_is_replaced_only_by_a_whole_result(query: Query, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "noted"),
     [
         (["SELECT * FROM click"], 1, "topic 'click' does not exist. Did you mean 'clicks'?"),
         (["SELECT * FROM query"], 1, "topic 'query' does not exist"),  # not a name of Python
@@ -131,11 +131,11 @@ def test_a_file_is_replaced_only_by_a_whole_result(query: Query, tmp_path: Path)
     ],
 )
 def test_errors_are_one_line_without_a_traceback(
-    query: Query, arguments: list[str], status: int, told: str
+    query: Query, arguments: list[str], status: int, noted: str
 ) -> None:
     ran = query(*arguments)
     assert ran.status == status
-    assert told in ran.err
+    assert noted in ran.err
     assert "Traceback" not in ran.err
     assert status == 2 or ran.err.count("\n") == 1
 

@@ -83,8 +83,8 @@ def test_a_worker_that_dies_is_started_again_and_all_stop_together(tmp_path: Pat
             lines = iter(host.stderr)
             ready = {line.split()[2] for line in lines_until(lines, "ready on", 2)}
             assert ready == {"1", "2"}
-            with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=30) as told:
-                metrics = told.read().decode()
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=30) as noted:
+                metrics = noted.read().decode()
             assert 'raftlog_worker_up{worker="2"} 1' in metrics
             assert 'raftlog_ready{worker="2"} 1.0' in metrics
             children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()

@@ -279,12 +279,12 @@ def test_large_buffers_are_not_joined(sink: type[Sink], size: int, calls: int) -
 
 def test_pausing_and_resuming_is_told() -> None:
     connection = Connection(ADDRESS)
-    told: list[bool] = []
-    connection.on_writable = lambda: told.append(connection.writable)
+    noted: list[bool] = []
+    connection.on_writable = lambda: noted.append(connection.writable)
     connection.pause_writing()
     assert not connection.writable
     connection.resume_writing()
-    assert told == [True]
+    assert noted == [True]
 
 
 def test_connecting_over_tcp() -> None:

@@ -275,8 +275,8 @@ def test_out_of_range_without_a_policy(consumer_fake: FakeCluster) -> None:
 
 def test_nobody_there_is_told_soon(consumer_fake: FakeCluster) -> None:
     consumer_fake.down.add(1)
-    told = pytest.raises(BrokerUnavailableError, match="raftlog up")
-    with the_consumer_of(consumer_fake, bootstrap_timeout_ms=50) as consumer, told:
+    announced = pytest.raises(BrokerUnavailableError, match="raftlog up")
+    with the_consumer_of(consumer_fake, bootstrap_timeout_ms=50) as consumer, announced:
         consumer.subscribe(["t"])
 
 
@@ -584,12 +584,16 @@ def test_damage_is_told_with_its_place_and_never_stepped_over(how: str) -> None:
         for _ in range(2):
             with pytest.raises(
                 CorruptBatchError, match=r"t:0: .* offset 2 .*seek\(.*, 5\)"
-            ) as told:
+            ) as announced:
                 read(core)
             await asyncio.sleep(0.1)
         assert await core.position(A) == 2
-        assert (told.value.topic, told.value.partition, told.value.offset) == ("t", 0, 2)
-        told.value.skip()
+        assert (announced.value.topic, announced.value.partition, announced.value.offset) == (
+            "t",
+            0,
+            2,
+        )
+        announced.value.skip()
         await asyncio.sleep(0.1)
         assert taken(core, 9) == [5]
         await core.close()

@@ -431,7 +431,7 @@ class Replicas:
 FATES = ("committed", "appended", "answer lost", "request lost", "refused")
 
 
-class Story:
+class Timeline:
     """One producer's batches, from their first launch to their ends, while leaders change."""
 
     def __init__(self, seed: int, count: int) -> None:
@@ -511,15 +511,15 @@ class Story:
 @given(st.integers(0, 100_000), st.integers(1, 12))
 def test_between_leaders_nothing_is_stored_twice_or_out_of_order(seed: int, count: int) -> None:
     """Leaders change at any time, and one that was gone may lead again, with what it had taken."""
-    story = Story(seed, count)
-    story.play()
-    ends = [*story.acknowledged, *(number for number, _ in story.failed)]
+    timeline = Timeline(seed, count)
+    timeline.play()
+    ends = [*timeline.acknowledged, *(number for number, _ in timeline.failed)]
     assert sorted(ends) == list(range(count))
-    for log in story.replicas.logs:  # whoever leads in the end
+    for log in timeline.replicas.logs:  # whoever leads in the end
         stored = [int(value or b"") for value in log.values()]
         assert stored == sorted(set(stored)), "once each, and in order"
-        assert set(story.acknowledged) <= set(stored), "what is acknowledged is stored"
-        for number, error in story.failed:
+        assert set(timeline.acknowledged) <= set(stored), "what is acknowledged is stored"
+        for number, error in timeline.failed:
             if not isinstance(error, OutcomeUnknownError):
                 assert number not in stored, f"{error!r} says that it is not stored"
 
@@ -826,11 +826,11 @@ def test_a_gap_before_all_others_means_that_somebody_else_has_appended(
         flight.setback(pending, before)
         launch(flight, *flight.resolve(0.0).again)
     flight.setback(pending, GAP)
-    ((lost, told),) = flight.resolve(0.0).lost
+    ((lost, noted),) = flight.resolve(0.0).lost
     assert lost is pending
-    assert isinstance(told, error)
-    assert "another run of the same name has appended" in str(told)
-    assert "stored()" in str(told)
+    assert isinstance(noted, error)
+    assert "another run of the same name has appended" in str(noted)
+    assert "stored()" in str(noted)
     assert isinstance(reason(flight, numbered(1)), error)
 
 

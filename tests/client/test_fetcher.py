@@ -486,9 +486,9 @@ def test_a_deleted_topic_is_waited_for_while_the_only_broker_starts() -> None:
         async with Rig(fake) as rig:
             known = rig.cluster.view
             for error in (UnknownTopicError("deleted"), ClusterNotReadyError("just started")):
-                told = TopicInfo(name="t", failure=Failure.of(error))
+                noted = TopicInfo(name="t", failure=Failure.of(error))
                 rig.cluster.view = rig.cluster.view.merge(
-                    MetadataResponse(cluster_id="c", brokers=[], topics=[told]), asked=["t"]
+                    MetadataResponse(cluster_id="c", brokers=[], topics=[noted]), asked=["t"]
                 )
             rig.subscription.seek(A, 0)
             rig.fetcher.poll()

@@ -172,8 +172,8 @@ def test_what_can_never_be_right_is_raised(
 
 def test_nobody_there_is_told_soon_and_with_what_to_do(fake: FakeCluster) -> None:
     fake.down.add(1)
-    told = pytest.raises(BrokerUnavailableError, match=r"broker-1:9100 .*raftlog up")
-    with producer_of(fake, bootstrap_timeout_ms=50) as producer, told:
+    noted = pytest.raises(BrokerUnavailableError, match=r"broker-1:9100 .*raftlog up")
+    with producer_of(fake, bootstrap_timeout_ms=50) as producer, noted:
         producer.send("t", b"a").result(TIMEOUT_S)
 
 

@@ -55,10 +55,10 @@ def failing(error: RaftlogError) -> Behaviour:
 def test_below_what_is_left(fake: FakeCluster) -> None:
     fake.topics["t"].logs[0].start = 4
     with reader_of(fake) as reader:
-        told = pytest.raises(
+        noted = pytest.raises(
             OffsetOutOfRangeError, match="t:0: offset 2 is below the log start offset 4"
         )
-        with told:
+        with noted:
             next(reader.read(A, 2, 10))
         assert reader.position == 2
         assert flat(reader.read(A, 4, 10)) == [4, 5, 6, 7, 8, 9]
@@ -119,18 +119,18 @@ def test_without_an_answer_of_the_leader_what_is_said_counts(
     monkeypatch.setattr(requests, "SILENCE_S", 0.02)
     fake.next(apis.FETCH, *[failing(OffsetOutOfRangeError("offset 8 is outside 0 to 5"))] * 2)
     fake.always[apis.LIST_OFFSETS] = ignore
-    told = pytest.raises(OffsetOutOfRangeError, match=r"t:0: offset 8 does not exist .*0 to 5")
-    with reader_of(fake) as reader, told:
+    noted = pytest.raises(OffsetOutOfRangeError, match=r"t:0: offset 8 does not exist .*0 to 5")
+    with reader_of(fake) as reader, noted:
         next(reader.read(A, 8, 10))
 
 
 def test_nothing_comes(fake: FakeCluster) -> None:
     fake.always[apis.FETCH] = ignore
-    told = pytest.raises(
+    noted = pytest.raises(
         RequestTimedOutError, match=r"t:0: received no records for 60 ms at offset 3, .* end 9 of"
     )
     with reader_of(fake) as reader:
-        with told:
+        with noted:
             next(reader.read(A, 3, 9, timeout_ms=60))
         del fake.always[apis.FETCH]
         assert reader.position == 3
@@ -138,8 +138,8 @@ def test_nothing_comes(fake: FakeCluster) -> None:
 
 def test_nobody_is_there(fake: FakeCluster) -> None:
     fake.down.add(1)
-    told = pytest.raises(BrokerUnavailableError, match="raftlog up")
-    with reader_of(fake, bootstrap_timeout_ms=50) as reader, told:
+    noted = pytest.raises(BrokerUnavailableError, match="raftlog up")
+    with reader_of(fake, bootstrap_timeout_ms=50) as reader, noted:
         next(reader.read(A, 0, 1))
 
 
@@ -203,8 +203,8 @@ def test_when_who_gave_the_records_is_gone_the_others_say_whose_they_were() -> N
 
     fake.next(apis.FETCH, give_and_go)
     fake.always[apis.METADATA] = tell
-    told = pytest.raises(UnknownTopicError, match="deleted and created again")
-    with reader_of(fake) as reader, told:
+    noted = pytest.raises(UnknownTopicError, match="deleted and created again")
+    with reader_of(fake) as reader, noted:
         next(reader.read(A, 0, 10))
 
 
@@ -253,8 +253,8 @@ def test_damage_on_the_way_is_fetched_again(fake: FakeCluster) -> None:
 
 def test_offsets_that_are_missing_are_told(fake: FakeCluster) -> None:
     del fake.topics["t"].logs[0].batches[1]
-    told = pytest.raises(CorruptBatchError, match="t:0: offsets 3 to 4 are missing")
-    with reader_of(fake) as reader, told:
+    noted = pytest.raises(CorruptBatchError, match="t:0: offsets 3 to 4 are missing")
+    with reader_of(fake) as reader, noted:
         list(reader.read(A, 0, 10))
 
 

@@ -67,13 +67,13 @@ from tests.running import runs
 class Owner:
     """Notes what becomes of its loads, which are numbers, and when something changed."""
 
-    def __init__(self, told: list[float]) -> None:
-        self.told = told
+    def __init__(self, noted: list[float]) -> None:
+        self.noted = noted
         self.responses: list[int] = []
         self.failures: list[tuple[int, RaftlogError]] = []
 
     def on_change(self) -> None:
-        self.told.append(broker_connections_now())
+        self.noted.append(broker_connections_now())
 
     def on_response(self, link: BrokerConnection[int], load: int, answer: Answer) -> None:
         assert isinstance(answer.message, MetadataResponse)
@@ -84,12 +84,12 @@ class Owner:
 
 
 async def links_of(
-    fake: FakeCluster, told: list[float], owner: Owner | None = None
+    fake: FakeCluster, noted: list[float], owner: Owner | None = None
 ) -> BrokerConnections[int]:
     cluster = cluster_of(fake)
     await cluster.topic("t")
     return BrokerConnections(
-        cluster, owner or Owner(told), now=fake.host.clock.monotonic, in_flight_max=2
+        cluster, owner or Owner(noted), now=fake.host.clock.monotonic, in_flight_max=2
     )
 
 
@@ -106,15 +106,15 @@ def broker_connections_now() -> float:
 @runs(run, brokers=2)
 async def test_a_road_is_opened_once_and_told_of(fake: FakeCluster) -> None:
     fake.create("t", leaders=[2])
-    told: list[float] = []
-    owner = Owner(told)
-    links = await links_of(fake, told, owner)
+    noted: list[float] = []
+    owner = Owner(noted)
+    links = await links_of(fake, noted, owner)
     link = links.link(2)
     assert links.connection(link, broker_connections_now()) is None
     assert links.connection(link, broker_connections_now()) is None
     assert links.retry_at(link, broker_connections_now()) is None, "it is told"
     await asyncio.sleep(0.01)
-    assert len(told) == 1
+    assert len(noted) == 1
     connection = links.connection(link, broker_connections_now())
     assert connection is not None
     assert fake.connects.count("broker-2") == 1
@@ -126,7 +126,7 @@ async def test_a_road_is_opened_once_and_told_of(fake: FakeCluster) -> None:
     connection.writable = False
     assert links.connection(link, broker_connections_now()) is None
     connection.resume_writing()
-    assert len(told) == 2
+    assert len(noted) == 2
     assert links.connection(link, broker_connections_now()) is connection
     await links.close()
 
@@ -134,8 +134,8 @@ async def test_a_road_is_opened_once_and_told_of(fake: FakeCluster) -> None:
 @runs(run, brokers=2)
 async def test_a_road_that_cannot_be_opened_is_tried_again_later(fake: FakeCluster) -> None:
     fake.create("t", leaders=[2])
-    told: list[float] = []
-    links = await links_of(fake, told)
+    noted: list[float] = []
+    links = await links_of(fake, noted)
     fake.down.add(2)
     link = links.link(2)
     for attempt in range(1, 4):
@@ -179,13 +179,13 @@ async def test_metadata_is_refreshed_with_pauses_until_something_succeeds(
 @runs(run)
 async def test_a_refresh_that_fails_leaves_its_reason(fake: FakeCluster) -> None:
     fake.create("t")
-    told: list[float] = []
-    links = await links_of(fake, told)
+    noted: list[float] = []
+    links = await links_of(fake, noted)
     fake.kill(1)
     links.refresh()
     await asyncio.sleep(0.01)
     assert isinstance(links.error, BrokerUnavailableError)
-    assert told
+    assert noted
     fake.down.clear()
     await asyncio.sleep(2)
     links.refresh()
@@ -210,20 +210,20 @@ async def test_a_broker_that_says_nothing_is_noticed_and_others_are_asked(
     fake: FakeCluster,
 ) -> None:
     fake.create("t", leaders=[1])
-    told: list[float] = []
-    links = await links_of(fake, told)
+    noted: list[float] = []
+    links = await links_of(fake, noted)
     link = links.link(1)
     fake.pause(1)
     send(links, link)
     start, asked = broker_connections_now(), len(fake.asked(MetadataRequest))
     assert (len(link.in_flight), link.is_overdue(broker_connections_now())) == (1, False)
     await asyncio.sleep(0.9)
-    assert not told
+    assert not noted
     assert links.is_usable(1, broker_connections_now())
     await asyncio.sleep(0.2)
     assert link.is_overdue(broker_connections_now())
     assert not links.is_usable(1, broker_connections_now())
-    assert told[0] == pytest.approx(start + 1, abs=0.01)
+    assert noted[0] == pytest.approx(start + 1, abs=0.01)
     await asyncio.sleep(5)
     assert 5 < len(fake.asked(MetadataRequest)) - asked < 15, "while it lasts"
     assert {broker for broker, _ in fake.requests[asked:]} == {2}
@@ -231,9 +231,9 @@ async def test_a_broker_that_says_nothing_is_noticed_and_others_are_asked(
     await asyncio.sleep(0.01)
     assert (len(link.in_flight), link.is_overdue(broker_connections_now())) == (0, False)
     assert links.is_usable(1, broker_connections_now())
-    told.clear()
+    noted.clear()
     await asyncio.sleep(5)
-    assert len(told) <= 1
+    assert len(noted) <= 1
     await links.close()
 
 
@@ -276,8 +276,8 @@ async def test_a_broker_that_cannot_be_reached_is_not_usable_and_comes_back(
     fake: FakeCluster,
 ) -> None:
     fake.create("t", leaders=[2])
-    told: list[float] = []
-    links = await links_of(fake, told)
+    noted: list[float] = []
+    links = await links_of(fake, noted)
     fake.unreachable = {2}
     link = links.link(2)
     assert links.is_usable(2, broker_connections_now()), "nothing is known of it"
@@ -285,7 +285,7 @@ async def test_a_broker_that_cannot_be_reached_is_not_usable_and_comes_back(
     assert links.is_usable(2, broker_connections_now()), "it may take a moment"
     await asyncio.sleep(1.1)
     assert not links.is_usable(2, broker_connections_now())
-    assert told, "somebody may want to turn to another"
+    assert noted, "somebody may want to turn to another"
     await asyncio.sleep(10)
     assert link.failures == 1
     fake.unreachable = set()

@@ -143,11 +143,11 @@ def test_the_sequence_is_of_what_is_durable_and_goes_on_over_boots_and_rewrites(
     assert journal.sequence == 3
     churn(journal, 100)
     assert journal.size_bytes < 2 * SMALL_REWRITE, "it was rewritten"
-    told = journal.sequence
-    assert told == 3 + 2 * 100
+    noted = journal.sequence
+    assert noted == 3 + 2 * 100
     journal.note_peer(2, "two", 6)  # and never synced
     journal = after_power_cut(disk)
-    assert (journal.opened_sequence, journal.sequence) == (told, told + 1)
+    assert (journal.opened_sequence, journal.sequence) == (noted, noted + 1)
 
 
 def test_a_journal_cut_between_two_blocks_opens_and_is_known_by_its_sequence() -> None:
@@ -158,11 +158,11 @@ def test_a_journal_cut_between_two_blocks_opens_and_is_known_by_its_sequence() -
         journal.note_peer(2, "two", number)
         journal.sync()
         ends.append(journal.size_bytes)
-    told = journal.sequence
+    noted = journal.sequence
     disk.cut_off(PATH, ends[1])
     journal = after_power_cut(disk)
     assert journal.notes == []
-    assert journal.opened_sequence == told - 3
+    assert journal.opened_sequence == noted - 3
 
 
 def test_a_block_that_was_refused_is_not_counted() -> None:

@@ -464,11 +464,11 @@ def test_what_a_peer_has_reported_is_known_after_a_restart_of_all() -> None:
     network.open()
     network.agree(b"x")
     network.run(5)
-    told = {broker.id: broker.journal.reported_sequence for broker in network.brokers.values()}
+    announced = {broker.id: broker.journal.reported_sequence for broker in network.brokers.values()}
     for broker in network.brokers.values():
         broker.restart()
     for broker in network.brokers.values():
-        for other, sequence in told.items():
+        for other, sequence in announced.items():
             if other != broker.id:
                 assert broker.journal.peers[other].sequence == sequence
 
@@ -479,13 +479,13 @@ def test_no_power_cut_makes_a_journal_shorter_than_was_told_of_it() -> None:
     for number in range(5):
         network.agree(b"%d" % number)
         other = network[number % 3 + 1]
-        told = [
+        announced = [
             heard.sequence
             for broker in network.brokers.values()
             if (heard := broker.node.heard(other.id)) is not None
         ]
         other.restart(power_cut=True)
-        assert other.journal.opened_sequence >= max(told) > 0
+        assert other.journal.opened_sequence >= max(announced) > 0
         network.connect_all()
 
 

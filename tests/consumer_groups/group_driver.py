@@ -88,9 +88,9 @@ def answer_parked(world: World, random: Random) -> None:
 
 
 def hear(world: World, random: Random) -> None:
-    told = [answer for answer in world.answers if answer.log_end <= world.committed]
-    if told:
-        answer = random.choice(told)
+    noted = [answer for answer in world.answers if answer.log_end <= world.committed]
+    if noted:
+        answer = random.choice(noted)
         world.answers.remove(answer)
         world.hear(answer)
 

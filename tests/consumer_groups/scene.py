@@ -54,7 +54,7 @@ class Scene:
         self.now = 1_000.0
         self.log: list[GroupRecord] = []
         self.heard: dict[str, Heartbeat] = {}  # the last one of each member
-        self.told: dict[str, HeartbeatResult] = {}
+        self.noted: dict[str, HeartbeatResult] = {}
         self.woken: set[str] = set()
         self.notes: tuple[str, ...] = ()
         self.shard = GroupShard(self.settings, assignors)
@@ -68,7 +68,7 @@ class Scene:
 
     def join(self, name: str, *topics: str, **fields: Any) -> HeartbeatResult:
         """Subscribes to t, unless topics are named."""
-        self.told.pop(name, None)
+        self.noted.pop(name, None)
         if topics or name not in self.heard:
             fields["topics"] = topics or ("t",)
         return self.beat(name, owned=(), epoch=JOIN_EPOCH, **fields)
@@ -81,7 +81,7 @@ class Scene:
         for join, outcome in zip(joins, outcomes, strict=True):
             self.heard[join.member_id] = join
             if isinstance(outcome, HeartbeatResult):
-                self.told[join.member_id] = outcome
+                self.noted[join.member_id] = outcome
         return outcomes
 
     def beat(
@@ -98,7 +98,7 @@ class Scene:
         Other fields stay as they were.
         """
         last = self.heard.get(name)
-        told = self.told.get(name, HeartbeatResult(JOIN_EPOCH))
+        noted = self.noted.get(name, HeartbeatResult(JOIN_EPOCH))
         kept = {} if last is None else {field: getattr(last, field) for field in KEPT}
         fields = {
             "session_timeout_ms": SESSION_MS,
@@ -109,15 +109,15 @@ class Scene:
         heartbeat = Heartbeat(
             group=fields.pop("group", GROUP),
             member_id=name,
-            member_epoch=told.member_epoch if epoch is None else epoch,
+            member_epoch=noted.member_epoch if epoch is None else epoch,
             sequence=(last.sequence + 1 if last else 1) if sequence is None else sequence,
-            owned=told.assignment if owned is None else tuple(owned),
+            owned=noted.assignment if owned is None else tuple(owned),
             **fields,
         )
         if last is None or heartbeat.sequence > last.sequence:
             self.heard[name] = heartbeat
         beat = self.take(self.shard.heartbeat(heartbeat, now=self.now, now_ms=self.now_ms))
-        self.told[name] = beat
+        self.noted[name] = beat
         return beat
 
     def leave(self, name: str) -> HeartbeatResult:

@@ -54,15 +54,15 @@ def held(scene: Scene) -> dict[str, set[int]]:
 
 @given(
     partitions=st.integers(1, 12),
-    story=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=12),
+    timeline=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=12),
 )
 def test_nobody_gives_up_more_than_balance_needs(
-    partitions: int, story: list[tuple[bool, int]]
+    partitions: int, timeline: list[tuple[bool, int]]
 ) -> None:
     """Members come or go, one at a time; all is settled in between."""
     scene = Scene({"t": partitions})
     scene.join("m0")
-    for number, (comes, place) in enumerate(story, start=1):
+    for number, (comes, place) in enumerate(timeline, start=1):
         before = held(scene)
         if comes or len(before) == 1:
             scene.join(f"m{number}", "t")
@@ -754,7 +754,7 @@ def test_nor_after_a_failover_although_nothing_but_its_answer_told_of_it() -> No
     scene.beat("m1", [share("t", 0, 1)])
     scene.beat("m2", ())
     old = scene.heard["m2"]
-    assert scene.told["m2"].assignment == (share("t", 2, 3),)
+    assert scene.noted["m2"].assignment == (share("t", 2, 3),)
     scene.fail_over()
     scene.join("m3", "t")
     scene.join("m4", "t")
@@ -834,7 +834,7 @@ def test_at_an_older_epoch_nobody_claims_what_is_not_its() -> None:
     scene.join("m3", "t")
     scene.settle()
     scene.leave("m3")
-    mine, epoch = scene.told["m1"], scene.epoch_of("m1")
+    mine, epoch = scene.noted["m1"], scene.epoch_of("m1")
     assert scene.of("m1") | scene.of("m2") == {0, 1, 2, 3}
     late = "m1" if epoch > mine.member_epoch else "m2"
     with pytest.raises(FencedMemberError, match="reports 2 partitions that it does not own"):
@@ -893,7 +893,7 @@ def test_an_idle_heartbeat_writes_nothing() -> None:
     for _ in range(3):
         scene.after(5)
         scene.beat("m1")
-        scene.beat("m2", reversed(scene.told["m2"].assignment))
+        scene.beat("m2", reversed(scene.noted["m2"].assignment))
     assert (len(scene.log), scene.state) == (before, "stable")
 
 

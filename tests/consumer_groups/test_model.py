@@ -52,8 +52,8 @@ def as_rule(name: str, operation: group_driver.Operation) -> Callable[..., None]
 
 
 RULES = {name: as_rule(name, operation) for name, (_, operation) in group_driver.OPERATIONS.items()}
-GroupStory = type("GroupStory", (GroupMachine,), RULES)
-TestGroupStory = GroupStory.TestCase
+GroupTimeline = type("GroupStory", (GroupMachine,), RULES)
+TestGroupStory = GroupTimeline.TestCase
 TestGroupStory.settings = settings(stateful_step_count=60)
 
 

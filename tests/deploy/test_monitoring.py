@@ -67,7 +67,7 @@ def test_every_series_that_is_named_is_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expr", "told"),
+    ("expr", "noted"),
     [
         ("raftlog_unknown > 0", "no broker exports raftlog_unknown"),
         ("rate(raftlog_fsync_seconds[1m])", "no broker exports raftlog_fsync_seconds"),
@@ -75,8 +75,8 @@ def test_every_series_that_is_named_is_exported() -> None:
         ("sum by (topic) (raftlog_ready)", "no label topic"),
     ],
 )
-def test_a_series_or_a_label_that_is_not_exported_is_found(expr: str, told: str) -> None:
-    assert problems(expr) == [told]
+def test_a_series_or_a_label_that_is_not_exported_is_found(expr: str, noted: str) -> None:
+    assert problems(expr) == [noted]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])

@@ -110,9 +110,9 @@ def test_the_last_of_three_serves_what_is_committed_and_recovers_everything(
             found = read_all(alone, TopicPartition(TOPIC, 0), read_from="replica")
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert {value: offset for offset, value in found}.items() >= long_committed.items()
-            told = refusal(alone)
-            say(f"the {survivor} is left; a producer is told: {told!r}")
-            assert isinstance(told, RetriableError), "nothing was done, and it says so"
+            noted = refusal(alone)
+            say(f"the {survivor} is left; a producer is told: {noted!r}")
+            assert isinstance(noted, RetriableError), "nothing was done, and it says so"
             recover(running, load, left)
         load.check(running.bootstrap)
         same_everywhere(running)

@@ -154,7 +154,7 @@ def test_s13_a_leader_that_is_alone_and_sleeps_while_a_follower_joins(
     chance = random.Random(seed)
     with cluster(brokers=3, directory=tmp_path, with_relays=False) as running:
         create(running, copies=2, min_insync_replicas="1")
-        told: set[bytes] = set()
+        noted: set[bytes] = set()
         with Load(running.bootstrap) as load:
             for trial in range(trials):
                 old = running.broker(leader_of(running))
@@ -175,11 +175,11 @@ def test_s13_a_leader_that_is_alone_and_sleeps_while_a_follower_joins(
                 )
                 old.resume()
                 whispers.hear()
-                told |= whispers.values
+                noted |= whispers.values
                 load.goes_on(count=10)
                 until_in_sync(running)
                 whispers.check(running.bootstrap)
-        load.check(running.bootstrap, strangers=told)
+        load.check(running.bootstrap, strangers=noted)
         same_everywhere(running)
 
 

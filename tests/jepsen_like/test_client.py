@@ -169,7 +169,7 @@ def many(*parts: tuple[int, int]) -> RangesFuture:
     return RangesFuture([(client_delivery(offset), 0, count) for offset, count in parts])
 
 
-class Desk:
+class Rig:
     """Clients, and what they recorded."""
 
     def __init__(self, directory: Path) -> None:
@@ -190,15 +190,15 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
     yield made
     with suppress(ValueError):  # it is closed already
         made.recorder.close()
 
 
-def completion(desk: Desk) -> Append:
-    invoked, completed = desk.entries()
+def completion(rig: Rig) -> Append:
+    invoked, completed = rig.entries()
     assert isinstance(invoked, Append)
     assert isinstance(completed, Append)
     assert (invoked.type, invoked.process, invoked.partition) == ("invoke", "p", "t:1")
@@ -207,21 +207,21 @@ def completion(desk: Desk) -> Append:
     return completed
 
 
-def test_a_group_is_acknowledged_where_its_parts_are(desk: Desk) -> None:
+def test_a_group_is_acknowledged_where_its_parts_are(rig: Rig) -> None:
     producer = FakeProducer(many((40, 2), (42, 1), (50, 2)))
-    assert asyncio.run(desk.append(producer, 5)) == "ok"
+    assert asyncio.run(rig.append(producer, 5)) == "ok"
     assert list(map(values.decode_value, producer.sent)) == [1, 2, 3, 4, 5]
-    done = completion(desk)
+    done = completion(rig)
     assert (done.type, done.error) == ("ok", "")
     assert done.offsets == [(1, 3, 40), (4, 2, 50)]
-    assert desk.clients.acked == {"t:1": 52}
+    assert rig.clients.acked == {"t:1": 52}
 
 
-def test_values_are_never_given_out_twice(desk: Desk) -> None:
+def test_values_are_never_given_out_twice(rig: Rig) -> None:
     producers = [FakeProducer(many((0, 3))), FakeProducer(errors.ThrottledError()),
                  FakeProducer(many((3, 2)))]  # fmt: skip
     for producer, count in zip(producers, (3, 4, 2), strict=True):
-        asyncio.run(desk.append(producer, count))
+        asyncio.run(rig.append(producer, count))
     assert list(map(values.decode_value, producers[2].sent)) == [8, 9]
 
 
@@ -238,10 +238,10 @@ def test_values_are_never_given_out_twice(desk: Desk) -> None:
     ],
 )
 def test_one_by_one_each_record_counts(
-    desk: Desk, answers: list[Any], ended: Type, offsets: list[Any]
+    rig: Rig, answers: list[Any], ended: Type, offsets: list[Any]
 ) -> None:
-    assert asyncio.run(desk.append(FakeProducer(*answers), 2, one_by_one=True)) == ended
-    done = completion(desk)
+    assert asyncio.run(rig.append(FakeProducer(*answers), 2, one_by_one=True)) == ended
+    done = completion(rig)
     assert done.type == ended
     assert done.offsets == offsets
     assert (done.error == "") == (ended == "ok")
@@ -257,28 +257,28 @@ def test_one_by_one_each_record_counts(
     ],
 )
 def test_a_group_that_is_not_acknowledged_ends_as_its_error_says(
-    desk: Desk, answer: Any, ended: Type
+    rig: Rig, answer: Any, ended: Type
 ) -> None:
-    assert asyncio.run(desk.append(FakeProducer(answer), 2)) == ended
-    done = completion(desk)
+    assert asyncio.run(rig.append(FakeProducer(answer), 2)) == ended
+    done = completion(rig)
     assert (done.type, done.offsets) == (ended, [])
-    assert desk.clients.acked == {}
+    assert rig.clients.acked == {}
 
 
-def test_what_one_leader_acknowledges_need_not_be_there_at_the_end(desk: Desk) -> None:
-    asyncio.run(desk.append(FakeProducer(many((5, 1))), 1, acks=1, idempotent=False))
-    assert desk.clients.acked == {}
-    assert completion(desk).acks == 1
+def test_what_one_leader_acknowledges_need_not_be_there_at_the_end(rig: Rig) -> None:
+    asyncio.run(rig.append(FakeProducer(many((5, 1))), 1, acks=1, idempotent=False))
+    assert rig.clients.acked == {}
+    assert completion(rig).acks == 1
 
 
-def test_another_exception_is_nobodys_outcome(desk: Desk) -> None:
+def test_another_exception_is_nobodys_outcome(rig: Rig) -> None:
     class Broken(FakeProducer):
         def _answer(self, records: Sequence[bytes]) -> Any:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(desk.append(Broken(), 1))
-    assert [entry.type for entry in desk.entries()] == ["invoke"]
+        asyncio.run(rig.append(Broken(), 1))
+    assert [entry.type for entry in rig.entries()] == ["invoke"]
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -318,9 +318,9 @@ RECORDS = [
 ]
 
 
-async def poll(desk: Desk, answer: Any, positions: dict[TopicPartition, int]) -> int:
+async def poll(rig: Rig, answer: Any, positions: dict[TopicPartition, int]) -> int:
     consumer = cast(AsyncConsumer, FakeConsumer(answer))
-    return await desk.clients.poll(
+    return await rig.clients.poll(
         consumer, "c", positions, wait_ms=100, records_max=50, source="replica"
     )
 
@@ -331,11 +331,11 @@ def test_records_come_by_partition_in_the_order_given() -> None:
     assert found[PARTITION] == [(10, 5, 3), (11, 6, 3), (12, -1, 3), (13, -1, 3), (14, 7, 4)]
 
 
-def test_a_poll_says_where_it_was_and_what_it_got(desk: Desk) -> None:
+def test_a_poll_says_where_it_was_and_what_it_got(rig: Rig) -> None:
     positions = {PARTITION: 10, TopicPartition("t", 0): 2}
-    assert asyncio.run(poll(desk, RECORDS, positions)) == len(RECORDS)
+    assert asyncio.run(poll(rig, RECORDS, positions)) == len(RECORDS)
     assert positions == {PARTITION: 15, TopicPartition("t", 0): 3}
-    invoked, done = desk.entries()
+    invoked, done = rig.entries()
     assert isinstance(invoked, Poll)
     assert isinstance(done, Poll)
     assert invoked.positions == {"t:1": 10, "t:0": 2}
@@ -346,12 +346,12 @@ def test_a_poll_says_where_it_was_and_what_it_got(desk: Desk) -> None:
     assert (invoked.source, done.source, done.type) == ("replica", "replica", "ok")
 
 
-def test_a_poll_that_fails_is_recorded_and_raised(desk: Desk) -> None:
+def test_a_poll_that_fails_is_recorded_and_raised(rig: Rig) -> None:
     positions = {PARTITION: 10}
     with pytest.raises(errors.OffsetOutOfRangeError):
-        asyncio.run(poll(desk, errors.OffsetOutOfRangeError("gone"), positions))
+        asyncio.run(poll(rig, errors.OffsetOutOfRangeError("gone"), positions))
     assert positions == {PARTITION: 10}
-    _, done = desk.entries()
+    _, done = rig.entries()
     assert isinstance(done, Poll)
     assert (done.type, done.error, done.records) == ("fail", "OffsetOutOfRangeError: gone", {})
 
@@ -360,15 +360,15 @@ def test_a_poll_that_fails_is_recorded_and_raised(desk: Desk) -> None:
     ("answer", "ended", "ends"),
     [({PARTITION: 7}, "ok", {"t:1": 7}), (errors.LeaderNotAvailableError("none"), "fail", {})],
 )
-def test_ends_are_recorded(desk: Desk, answer: Any, ended: Type, ends: dict[str, int]) -> None:
+def test_ends_are_recorded(rig: Rig, answer: Any, ended: Type, ends: dict[str, int]) -> None:
     consumer = cast(AsyncConsumer, FakeConsumer(answer))
-    asking = desk.clients.ends(consumer, "e", [PARTITION])
+    asking = rig.clients.ends(consumer, "e", [PARTITION])
     if ended == "ok":
         assert asyncio.run(asking) == answer
     else:
         with pytest.raises(RaftlogError):
             asyncio.run(asking)
-    invoked, done = desk.entries()
+    invoked, done = rig.entries()
     assert isinstance(done, Ends)
     assert (invoked.type, done.type, done.ends) == ("invoke", ended, ends)
 
@@ -402,7 +402,7 @@ class CommittingFakeConsumer:
         return {tp: self.kept.get(tp) for tp in partitions}
 
 
-def told(tmp_path: Path, work: Any) -> tuple[Any, list[AnyEntry]]:
+def noted(tmp_path: Path, work: Any) -> tuple[Any, list[AnyEntry]]:
     recorder = Recorder(tmp_path / "history.jsonl", itertools.count(1).__next__)
     result = asyncio.run(work(recorder))
     recorder.close()
@@ -416,7 +416,7 @@ def test_a_commit_and_what_is_read_back(tmp_path: Path) -> None:
         assert await commit(recorder, consumer, "c", "g", {ONE: 7})
         return await committed(recorder, consumer, "c", "g", [ONE, OTHER])
 
-    result, entries = told(tmp_path, work)
+    result, entries = noted(tmp_path, work)
     assert result == {ONE: 7, OTHER: NOTHING}
     kinds = [(type(entry), entry.type) for entry in entries]
     assert kinds == [
@@ -443,7 +443,7 @@ def test_only_what_is_certain_is_a_failure(tmp_path: Path, error: RaftlogError, 
         is_ok = await commit(recorder, consumer, "c", "g", {ONE: 7})
         return is_ok, await committed(recorder, consumer, "c", "g", [ONE])
 
-    result, entries = told(tmp_path, work)
+    result, entries = noted(tmp_path, work)
     assert result == (False, None)
     assert [entry.type for entry in entries] == ["invoke", ended, "invoke", "fail"]
     assert str(error) in getattr(entries[1], "error", "")

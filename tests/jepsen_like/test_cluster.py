@@ -158,8 +158,8 @@ def test_exits_are_told_unless_they_were_expected(three: ClusterUnderTest) -> No
         found = three.exits()[-1]
         assert (found.broker, found.status, found.expected) == (2, -signal.SIGABRT, expected)
         three.start_broker(2)
-    (told,) = three.unexpected_exits()
-    assert told.startswith("broker 2 ended unexpectedly with signal 6: ")
+    (noted,) = three.unexpected_exits()
+    assert noted.startswith("broker 2 ended unexpectedly with signal 6: ")
 
 
 def test_a_broker_that_cannot_start_holds_up_no_other(three: ClusterUnderTest) -> None:

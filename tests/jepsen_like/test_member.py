@@ -33,24 +33,24 @@ def record(offset: int, value: int, partition: int = 0) -> ConsumerRecord:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[member.Event]:
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[member.Event]:
     events: list[member.Event] = []
     monkeypatch.setattr(member, "emit", events.append)
     return events
 
 
-def test_what_was_dealt_with_is_told_and_due(told: list[member.Event]) -> None:
+def test_what_was_dealt_with_is_told_and_due(noted: list[member.Event]) -> None:
     work = Work(settings(commit_every=2))
     work.dealt_with([record(5, 10), record(6, 11), record(0, 90, 1)])
-    assert told[-1].records == {"t:0": [(5, 2, 10, 4)], "t:1": [(0, 1, 90, 4)]}
+    assert noted[-1].records == {"t:0": [(5, 2, 10, 4)], "t:1": [(0, 1, 90, 4)]}
     assert work.due() == {}, "every other poll"
     work.dealt_with([record(7, 12)])
     due = work.due()
     assert due == {ONE: 8, OTHER: 1}
     done = work.committing(due)
     work.committed_ok(done, due)
-    assert [event.type for event in told[-2:]] == ["invoke", "ok"]
-    assert told[-1].offsets == {"t:0": 8, "t:1": 1}
+    assert [event.type for event in noted[-2:]] == ["invoke", "ok"]
+    assert noted[-1].offsets == {"t:0": 8, "t:1": 1}
     assert work.open([ONE, OTHER]) == {}, "all is committed"
     work.dealt_with([record(8, 13)])
     assert work.open([ONE, OTHER]) == {ONE: 9}
@@ -58,20 +58,20 @@ def test_what_was_dealt_with_is_told_and_due(told: list[member.Event]) -> None:
     assert work.open([ONE, OTHER]) == {}
 
 
-def test_records_one_by_one_are_fewer_polls(told: list[member.Event]) -> None:
+def test_records_one_by_one_are_fewer_polls(noted: list[member.Event]) -> None:
     work = Work(settings(style="iterate"))
     for offset in range(member.ITERATED):
         assert work.due() == {}
         work.dealt_with([record(offset, offset + 1)])
     assert work.due() == {ONE: member.ITERATED}
-    assert len(told) == member.ITERATED
+    assert len(noted) == member.ITERATED
 
 
-def test_who_leaves_commits_to_the_consumer_commits_nothing(told: list[member.Event]) -> None:
+def test_who_leaves_commits_to_the_consumer_commits_nothing(noted: list[member.Event]) -> None:
     work = Work(settings(commits="auto"))
     work.dealt_with([record(5, 10)])
     assert work.due() == work.open([ONE]) == {}
-    assert told
+    assert noted
     assert work.consumer_settings()["auto_commit"] is True
 
 
@@ -94,7 +94,7 @@ def test_a_process_reads_commits_and_leaves(style: str, tmp_path: Path) -> None:
         for future in sent:
             future.result(30)
         events = lines_of(settings(bootstrap=running.bootstrap, style=style, session_timeout_s=3.0))
-    check_story(events)
+    check_timeline(events)
 
 
 def lines_of(asked: Settings) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def lines_of(asked: Settings) -> list[dict[str, Any]]:
     return events
 
 
-def check_story(events: list[dict[str, Any]]) -> None:
+def check_timeline(events: list[dict[str, Any]]) -> None:
     whats = [event["what"] for event in events]
     assert whats[0] == "assigned"
     assert whats[-2:] == ["revoked", "end"]
@@ -166,4 +166,4 @@ def test_a_member_of_either_protocol_processes_commits_and_leaves() -> None:
                 by_pattern=by_pattern,
                 session_timeout_s=6.0,
             )
-            check_story(lines_of(asked))
+            check_timeline(lines_of(asked))

@@ -400,29 +400,29 @@ def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
 ) -> None:
     source.create_topic("t")
     send(source, [b"1", b"2", b"3"])
-    told = WithoutTombstones(ClusterSource(str(ADDRESS), source._open_host()))
-    running = Mirror(told, str(ADDRESS), topics="t", target_host=target._open_host())
+    noted = WithoutTombstones(ClusterSource(str(ADDRESS), source._open_host()))
+    running = Mirror(noted, str(ADDRESS), topics="t", target_host=target._open_host())
     assert running.run(once=True).copied_again == []
     with target.admin() as admin:
         first = admin.find_topics()["t"].id
-    told.removed_below = 3  # the copy ends there: it has every tombstone below
+    noted.removed_below = 3  # the copy ends there: it has every tombstone below
     assert running.run(once=True).copied_again == []
     send(source, [b"4"])
-    told.removed_below = 4
+    noted.removed_below = 4
     assert running.run(once=True).copied_again == ["t"]
     assert content(records(target)) == content(records(source))
     with target.admin() as admin:
         assert admin.find_topics()["t"].id != first
-    settings = replace(settings_of(source, target), source=told)
-    told.removed_below = 5
+    settings = replace(settings_of(source, target), source=noted)
+    noted.removed_below = 5
     with Session(settings, Progress()) as session:
         assert not session.start()
-    told.removed_below = 4
+    noted.removed_below = 4
     running.run(once=True)
     with Session(settings, Progress()) as session:
         assert session.start()
         assert session.finish()
-        told.removed_below = 5
+        noted.removed_below = 5
         assert not session.finish()
     with target.admin() as admin:
         assert "t" not in admin.find_topics()

@@ -201,8 +201,8 @@ def gate(
     outcomes = [_reached(outcome, source) for outcome in outcomes]
     counts = Counter(outcome.verdict for outcome in outcomes)
     always = {KILLED, SURVIVED, UNREACHABLE}
-    told = [f"{counts[each]} {each}" for each in VERDICTS if each in always or counts[each]]
-    say(f"{len(guards)} guards: {', '.join(told)}; {time.monotonic() - began:.0f} s")
+    noted = [f"{counts[each]} {each}" for each in VERDICTS if each in always or counts[each]]
+    say(f"{len(guards)} guards: {', '.join(noted)}; {time.monotonic() - began:.0f} s")
     alive = [outcome for outcome in outcomes if outcome.verdict != KILLED]
     for outcome in alive:
         say(f"{outcome.verdict}: {outcome.guard.name}: {outcome.guard.why}\n    {outcome.detail}")

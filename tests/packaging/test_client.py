@@ -175,11 +175,11 @@ def test_names_that_are_not_there_say_what_to_install() -> None:
         "try: raftlog.open\n"
         "except ImportError as error: print(error)\n"
     )
-    told = subprocess.run(
+    noted = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert "raftlog-client" in told.stdout
-    assert "pip install -e ." in told.stdout
+    assert "raftlog-client" in noted.stdout
+    assert "pip install -e ." in noted.stdout
 
 
 @pytest.mark.nightly

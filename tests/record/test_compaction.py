@@ -197,10 +197,10 @@ def test_a_batch_that_tells_of_a_producer_stays_one_of_its_own() -> None:
         batches = rewritten(originals, [kept] * 3, keeping=[1])
         headers = headers_of(batches)
         assert [h.base_offset for h in headers] == [0, 4, 8]
-        told = headers[1]
-        assert (told.producer_id, told.producer_epoch, told.base_sequence) == (7, 0, 4)
-        assert told.last_offset_delta == 3
-        assert told.chain == parse_header(originals[1]).chain
+        noted = headers[1]
+        assert (noted.producer_id, noted.producer_epoch, noted.base_sequence) == (7, 0, 4)
+        assert noted.last_offset_delta == 3
+        assert noted.chain == parse_header(originals[1]).chain
     assert batches == originals
     assert parse_header(rewritten(originals, [ALL_OF_FOUR] * 3)[0]).producer_id == NO_PRODUCER_ID
 
@@ -434,9 +434,9 @@ def test_records_offsets_epochs_and_chain_values_survive(found: list[Draft]) -> 
     for header in after[1:]:
         assert verify_chain(header, previous_chain=chain)
         chain = header.chain
-    told = {h.base_offset: h for h in after if h.has_producer}
+    noted = {h.base_offset: h for h in after if h.has_producer}
     for number in keeping:
-        header = told[before[number].base_offset]
+        header = noted[before[number].base_offset]
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (
             before[number].producer_id,
             before[number].producer_epoch,

@@ -43,8 +43,8 @@ from tests.replication.clusters import cluster, create, done, fence, join, regis
 
 
 def test_changes_are_told_with_what_they_touch() -> None:
-    told: list[ClusterChange] = []
-    machine = ClusterMachine(told.append)
+    noted: list[ClusterChange] = []
+    machine = ClusterMachine(noted.append)
     join(machine, 1)
     done(machine, registration(1))  # nothing new
     done(machine, create("t"))
@@ -52,12 +52,12 @@ def test_changes_are_told_with_what_they_touch() -> None:
     done(machine, DeleteTopic(name="t"))
     broker = ClusterChange(brokers=frozenset({1}))
     topic = ClusterChange(topics=frozenset({"t"}))
-    assert told == [broker, broker, topic, topic]
+    assert noted == [broker, broker, topic, topic]
 
 
 def test_changed_rules_and_quotas_are_told() -> None:
-    told: list[ClusterChange] = []
-    one, other = ClusterMachine(told.append), ClusterMachine()
+    noted: list[ClusterChange] = []
+    one, other = ClusterMachine(noted.append), ClusterMachine()
     first, second = (Acl("User:a", "READ", "TOPIC", name) for name in "tu")
     quota = QuotaChange(QuotaEntity("a"), {"connections": 1.0})
     for machine in (one, other):
@@ -68,7 +68,7 @@ def test_changed_rules_and_quotas_are_told() -> None:
     done(other, AlterQuotas(changes=(quota,)))
     done(other, DeleteAcls(acls=(first,)))
     one.restore(other.snapshot())
-    assert told == [
+    assert noted == [
         ClusterChange(acls=frozenset((first,))),
         ClusterChange(acls=frozenset((first, second)), quotas=frozenset((quota.entity,))),
     ]
@@ -82,10 +82,10 @@ def test_a_restore_tells_all_that_differs() -> None:
         done(after, create(name))
     done(after, AlterTopic(name="altered", changes={"segment.ms": "5"}))
     fence(after, 2)
-    told: list[ClusterChange] = []
-    before.on_change = told.append
+    noted: list[ClusterChange] = []
+    before.on_change = noted.append
     before.restore(after.snapshot())
-    assert told == [
+    assert noted == [
         ClusterChange(topics=frozenset({"altered", "gone", "new"}), brokers=frozenset({2}))
     ]
 
@@ -185,11 +185,11 @@ def grown(machine: ClusterMachine) -> ClusterMachine:
 @given(st.lists(st.tuples(commands, st.booleans()), max_size=40))
 def test_all_brokers_come_to_the_same_state(steps: list[tuple[ClusterCommand, bool]]) -> None:
     """One of them from snapshots, with its records in another order."""
-    told: list[ClusterChange] = []
+    noted: list[ClusterChange] = []
     one, other = grown(ClusterMachine()), grown(ClusterMachine())
-    one.on_change = told.append
+    one.on_change = noted.append
     for command, is_sealed in steps:
-        version, before, heard = one.version, one.snapshot(), len(told)
+        version, before, heard = one.version, one.snapshot(), len(noted)
         if is_sealed:
             later = ClusterMachine()
             later.restore(other.snapshot())
@@ -199,7 +199,7 @@ def test_all_brokers_come_to_the_same_state(steps: list[tuple[ClusterCommand, bo
         assert one.snapshot() == other.snapshot()
         changed = one.snapshot() != before
         assert one.version == version + changed
-        assert len(told) == heard + changed
+        assert len(noted) == heard + changed
         assert not (changed and isinstance(result, Refused))
         check(one)
 

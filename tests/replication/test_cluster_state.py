@@ -1306,14 +1306,14 @@ def test_a_broker_that_gets_a_vote_never_goes_back_behind_what_it_knows() -> Non
     later = changed(voter, registration(4), registration(5))
     follower = ClusterMachine()
     follower.follow(voter.known(), ())
-    told: list[object] = []
-    follower.on_change = told.append
+    noted: list[object] = []
+    follower.on_change = noted.append
     follower.restore(base)
     assert {4, 5} <= follower.brokers.keys()
     assert follower.snapshot() == base, "the base of the next generation is the group's state"
     follower.apply(later[0])
     assert 5 in follower.brokers
-    assert not told
+    assert not noted
     follower.apply(later[1])
     assert follower.snapshot() == follower.known() == voter.known()
     more = changed(voter, registration(6))

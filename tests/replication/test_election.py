@@ -801,11 +801,11 @@ def test_a_group_with_its_majority_is_asked_to_elect_it() -> None:
 
 def test_the_only_copy_begins_empty_above_what_anybody_was_told() -> None:
     birth = initial_state((1,), (), RECOVERY_DISKS, 1)
-    told = replace(birth, leader_epoch=9, version=12)
+    noted = replace(birth, leader_epoch=9, version=12)
     wiped = recovery_report(
         standing(1, disk="new", voters=(1,), rank=(0, 0, 1)), birth, 0, epoch=-1
     )
-    other = Report(broker=2, directory_id="d2", boot=1, state=told)
+    other = Report(broker=2, directory_id="d2", boot=1, state=noted)
     step = plan([wiped, other], birth)
     assert isinstance(step, GoOn)
     assert step.base is not None

@@ -69,9 +69,9 @@ def as_rule(name: str, operation: partition_driver.Operation) -> Callable[..., N
 
 OPERATIONS = partition_driver.ALWAYS | partition_driver.FAULTS
 RULES = {name: as_rule(name, operation) for name, (_, operation) in OPERATIONS.items()}
-PartitionStory = type("PartitionStory", (PartitionMachine,), RULES)
-TestPartitionStory = PartitionStory.TestCase
-TestPartitionStory.settings = settings(stateful_step_count=80)
+PartitionTimeline = type("PartitionStory", (PartitionMachine,), RULES)
+TestPartitionTimeline = PartitionTimeline.TestCase
+TestPartitionTimeline.settings = settings(stateful_step_count=80)
 
 
 def test_seeded_runs_break_no_promise(seed: int) -> None:

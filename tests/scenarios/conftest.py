@@ -12,8 +12,8 @@ import pytest
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     """Tell a figure that is part of the result, whether or not the test passes."""
 
-    def told(text: str) -> None:
+    def noted(text: str) -> None:
         with capsys.disabled():
             sys.stdout.write(f"\n{text}\n")
 
-    return told
+    return noted

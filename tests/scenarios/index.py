@@ -30,7 +30,7 @@ class Scenario(NamedTuple):
     """
 
     name: str
-    told: str
+    noted: str
     tests: tuple[tuple[str, str], ...]  # (file, function)
     why_none: str = ""
 

@@ -74,13 +74,13 @@ class Leader:
             initial_state((1, 2), (), disks((1, 2)), 1), leader_epoch=1
         )
         self.host.lead(self.state, 1, lag_max_seconds=10)
-        self.told: list[RaftlogError | None] = []
+        self.noted: list[RaftlogError | None] = []
 
     def append(self, value: bytes) -> None:
         """As a produce request with acks=all does; its outcome goes to ``told``."""
         batch = batch_of(value)
         appended = self.host.append(batch, validate(batch))
-        self.host.when_committed(appended.last_offset + 1, self.told.append)
+        self.host.when_committed(appended.last_offset + 1, self.noted.append)
 
     def follower_has(self, offset: int) -> None:
         self.host.on_follower(2, "disk-2", fetch_offset=offset, durable_offset=offset)
@@ -112,16 +112,16 @@ def test_s25_ack_after_hw_only(tmp_path: Path) -> None:
         leader.append(b"a")
         leader.append(b"b")
         await leader.on_disk()
-        assert leader.told == [], "the follower has nothing yet"
+        assert leader.noted == [], "the follower has nothing yet"
         leader.follower_has(1)
-        assert leader.told == [None]
+        assert leader.noted == [None]
         leader.host.follow(2, 2)  # the epoch is lost before the watermark has reached it
-        ok, unknown = leader.told
+        ok, unknown = leader.noted
         assert ok is None
         assert isinstance(unknown, CommitUnknownError), "not an ok, and not a failure either"
         with pytest.raises(AssertionError):
             leader.follower_has(2)
-        assert len(leader.told) == 2
+        assert len(leader.noted) == 2
         await leader.close()
 
     asyncio.run(play())

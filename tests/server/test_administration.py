@@ -90,7 +90,7 @@ def test_a_queue_that_is_full_says_so(
 def test_work_takes_its_turn(broker: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
     """It is told how that ended; also by a mistake, and when there are no turns any more."""
     administration = broker.broker.context.administration
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
     done: list[str] = []
     closed = BrokerUnavailableError("the broker stops")
 
@@ -103,18 +103,18 @@ def test_work_takes_its_turn(broker: RunningBroker, caplog: pytest.LogCaptureFix
         return run
 
     def submit() -> None:
-        administration.submit_work(work("good"), told.append)
-        administration.submit_work(work("refused", TopicExistsError("t")), told.append)
-        administration.submit_work(work("mistaken", KeyError("a bug")), told.append)
+        administration.submit_work(work("good"), noted.append)
+        administration.submit_work(work("refused", TopicExistsError("t")), noted.append)
+        administration.submit_work(work("mistaken", KeyError("a bug")), noted.append)
 
     broker.call(submit)
-    broker.wait_until(lambda: len(told) == 3)
+    broker.wait_until(lambda: len(noted) == 3)
     broker.call(lambda: administration.close(closed))
-    broker.call(lambda: administration.submit_work(work("late"), told.append))
-    broker.wait_until(lambda: len(told) == 4)
+    broker.call(lambda: administration.submit_work(work("late"), noted.append))
+    broker.wait_until(lambda: len(noted) == 4)
     assert done == ["good", "refused", "mistaken"]
     kinds = [None, TopicExistsError, OutcomeUnknownError, BrokerUnavailableError]
-    assert [error and type(error) for error in told] == kinds
+    assert [error and type(error) for error in noted] == kinds
     assert "KeyError: 'a bug'" in caplog.text
 
 

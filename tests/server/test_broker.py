@@ -38,7 +38,7 @@ from raftlog.storage.log_dirs import DiskMeasure
 from raftlog.types import TopicPartition
 from tests.client.virtual import VirtualLoop
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play
+from tests.server.cluster.fake import Scene, play
 from tests.server.harness import (
     TIMEOUT_S,
     Client,

@@ -1,4 +1,4 @@
-"""The plane against a node of paper: time, one task at a time, full and failed disks, the end."""
+"""The plane against a fake node: time, one task at a time, full and failed disks, the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from tests.running import runs
-from tests.server.paper_consensus import Scene, play
+from tests.server.fake_consensus import Scene, play
 
 # -- inputs, syncs and sends ---------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ async def test_no_tick_while_the_disk_is_at_work(s: Scene) -> None:
     await s.turn()
     ticks = len(s.node.ticks())
     await asyncio.sleep(5)
-    assert len(s.node.ticks()) == ticks  # PaperNode refuses it as well
+    assert len(s.node.ticks()) == ticks  # FakeNode refuses it as well
     s.workers.finish()
     assert s.node.ticks()[ticks:] == [1_005.0]
 

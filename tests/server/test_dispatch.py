@@ -136,7 +136,7 @@ FETCH = FetchRequest(partitions=[FetchPartition(topic="t", partition=0, offset=0
 PART = ProducePartition(topic="t", partition=0, length=3)
 
 
-class PaperConnection:
+class FakeConnection:
     """Notes what it is asked to do."""
 
     def __init__(self) -> None:
@@ -162,11 +162,11 @@ class PaperConnection:
 
 
 @pytest.fixture
-def connection() -> PaperConnection:
-    return PaperConnection()
+def connection() -> FakeConnection:
+    return FakeConnection()
 
 
-def reply_to(connection: PaperConnection, message: Message, attachment: bytes = b"") -> Reply:
+def reply_to(connection: FakeConnection, message: Message, attachment: bytes = b"") -> Reply:
     api = apis.FETCH if isinstance(message, FetchRequest) else apis.PRODUCE
     request = Request(api, 0, 1, message, memoryview(attachment))
     return Reply(cast(Connection, connection), request)
@@ -176,21 +176,21 @@ def produce(acks: Any) -> ProduceRequest:
     return ProduceRequest(acks=acks, partitions=[PART])
 
 
-def test_an_answer_and_a_refusal(connection: PaperConnection) -> None:
+def test_an_answer_and_a_refusal(connection: FakeConnection) -> None:
     answer = FetchResponse(partitions=[])
     reply_to(connection, FETCH).send(answer, [b"ab", b"c"])
     reply_to(connection, FETCH).fail(InvalidRequestError("no"))
     assert connection.done == [("respond", answer, b"ab", b"c"), ("refuse", InvalidRequestError)]
 
 
-def test_without_acks_success_is_silent_and_failure_hangs_up(connection: PaperConnection) -> None:
+def test_without_acks_success_is_silent_and_failure_hangs_up(connection: FakeConnection) -> None:
     reply_to(connection, produce(0)).none()
     reply_to(connection, produce(0)).fail(InvalidRequestError("no"))
     assert connection.done == [("finish",), ("finish",), ("abort",)]
 
 
 def test_a_mistake_is_logged_counted_and_told(
-    connection: PaperConnection, caplog: pytest.LogCaptureFixture
+    connection: FakeConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         reply_to(connection, FETCH).fail_by_mistake(ZeroDivisionError("a bug"))
@@ -199,11 +199,11 @@ def test_a_mistake_is_logged_counted_and_told(
     assert "a bug" in caplog.text
 
 
-def test_the_attachment_is_not_kept(connection: PaperConnection) -> None:
+def test_the_attachment_is_not_kept(connection: FakeConnection) -> None:
     assert not reply_to(connection, produce(-1), b"abc").request.attachment
 
 
-def test_it_knows_whether_anybody_waits(connection: PaperConnection) -> None:
+def test_it_knows_whether_anybody_waits(connection: FakeConnection) -> None:
     reply = reply_to(connection, FETCH)
     assert reply.is_wanted
     connection.is_closed = True

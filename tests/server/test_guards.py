@@ -46,18 +46,18 @@ from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure
 from tests.running import runs
 from tests.server.cluster.copying import Copying, batches, leaders_log, part
-from tests.server.cluster.hosting import Hosting, hosting
-from tests.server.cluster.leading import Leading, at
-from tests.server.cluster.paper import (
+from tests.server.cluster.fake import (
     DISKS,
     TOPIC_ID,
-    PaperReply,
+    FakeReply,
     Scene,
     append,
     play,
     state_of,
     write,
 )
+from tests.server.cluster.hosting import Hosting, hosting
+from tests.server.cluster.leading import Leading, at
 from tests.server.harness import Client, batch_of, error_of, only
 from tests.storage.logs import searched
 
@@ -148,8 +148,8 @@ async def test_who_is_asked_for_a_sign_gives_it_after_the_question(s: Scene) -> 
     lead.leader()
     heard: list[str] = []
 
-    def ask(round_number: int) -> PaperReply:
-        reply = PaperReply()
+    def ask(round_number: int) -> FakeReply:
+        reply = FakeReply()
         request = ReplicaFetchRequest(partitions=[], full=False, round=round_number)
         lead.session.fetch(request, reply.as_reply)
         return reply
@@ -175,7 +175,7 @@ async def test_a_question_that_no_request_awaited_is_carried_by_the_next_respons
     await s.come_to_rest()  # answers the only request that waits
     lead.session.when_fetched_again(lambda: None)
     await s.come_to_rest()
-    reply = PaperReply()
+    reply = FakeReply()
     request = ReplicaFetchRequest(partitions=[], full=False, round=1)
     lead.session.fetch(request, reply.as_reply)
     assert reply.answers
@@ -220,11 +220,11 @@ async def test_progress_is_what_is_synced_and_not_what_came_since(s: Scene) -> N
     s.workers.hold()
     done(work(), None)
     await s.come_to_rest()
-    ((_, told),) = s.links.told
-    assert told.partitions[0].durable_offset == 1
+    ((_, noted),) = s.links.noted
+    assert noted.partitions[0].durable_offset == 1
     s.workers.release()
     await s.come_to_rest()
-    assert s.links.told[-1][1].partitions[0].durable_offset == 2
+    assert s.links.noted[-1][1].partitions[0].durable_offset == 2
 
 
 # -- guards epochs ---------------------------------------------------------------------------------
@@ -312,15 +312,15 @@ async def test_what_could_not_be_committed_is_not_appended(s: Scene) -> None:
 @runs(play)
 async def test_a_producer_that_waits_hears_that_the_leader_is_none_any_more(s: Scene) -> None:
     """And is not acknowledged by what the next leader has in that place."""
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
     host = leader(s)
-    host.when_committed(append(host, b"a"), told.append)
+    host.when_committed(append(host, b"a"), noted.append)
     await s.come_to_rest()
-    assert told == []
+    assert noted == []
     host.follow(2, 6)
-    assert [type(error) for error in told] == [CommitUnknownError]
+    assert [type(error) for error in noted] == [CommitUnknownError]
     host.advance_high_watermark(1)
-    assert len(told) == 1
+    assert len(noted) == 1
 
 
 @runs(play)
@@ -413,7 +413,7 @@ class Asked:
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
         self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))
 
-    def look_up(self, reply: PaperReply, at: At) -> None:
+    def look_up(self, reply: FakeReply, at: At) -> None:
         query = OffsetQuery(topic="t", partition=0, at=at, leader_epoch=-1)
         request = SimpleNamespace(message=ListOffsetsRequest(queries=[query]))
         context = cast(BrokerContext, self)
@@ -421,14 +421,14 @@ class Asked:
             pass
 
 
-def answer(reply: PaperReply) -> OffsetAnswer:
+def answer(reply: FakeReply) -> OffsetAnswer:
     ((message, _),) = reply.answers
     (found,) = message.answers
     assert isinstance(found, OffsetAnswer)
     return found
 
 
-def failure(reply: PaperReply) -> type[RaftlogError]:
+def failure(reply: FakeReply) -> type[RaftlogError]:
     found = answer(reply).failure
     assert found is not None
     return type(found.to_error())
@@ -443,17 +443,17 @@ async def test_an_offset_is_told_once_the_leader_is_ready_and_confirmed(
     log = s.log()
     write(log, b"a", b"b")
     asked = Asked(leader(s, log))
-    reply = PaperReply()
+    reply = FakeReply()
     asked.look_up(reply, at)
     assert failure(reply) is LeaderNotAvailableError
     assert asked.waiting == []
     asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-    reply = PaperReply()
+    reply = FakeReply()
     asked.look_up(reply, at)
     assert reply.answers == []
     asked.waiting.pop()(None)
     assert answer(reply).offset == offset
-    reply = PaperReply()
+    reply = FakeReply()
     asked.look_up(reply, at)
     asked.waiting.pop()(NotLeaderError("another one does"))
     assert failure(reply) is NotLeaderError
@@ -465,25 +465,25 @@ async def test_a_start_is_told_once_no_later_leader_can_start_lower(s: Scene) ->
     write(log, b"a", b"b")
     asked = Asked(leader(s, log))
     host = asked.host
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
 
-    def earliest() -> PaperReply:
-        reply = PaperReply()
+    def earliest() -> FakeReply:
+        reply = FakeReply()
         asked.look_up(reply, "earliest")
         asked.waiting.pop()(None)
         return reply
 
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
     assert answer(earliest()).offset == 0
-    host.delete_records(1, told.append)
+    host.delete_records(1, noted.append)
     await s.come_to_rest()
-    assert (log.durable_start_offset, told) == (1, [])
+    assert (log.durable_start_offset, noted) == (1, [])
     waiting = earliest()
     assert not waiting.answers
     with pytest.raises(LeaderNotAvailableError):
         host.read(start_offset=0, bytes_max=100)
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2, log_start=1)
-    assert told == [None]
+    assert noted == [None]
     assert answer(waiting).offset == 1
     assert answer(earliest()).offset == 1
     with pytest.raises(OffsetOutOfRangeError):
@@ -494,7 +494,7 @@ async def test_a_start_is_told_once_no_later_leader_can_start_lower(s: Scene) ->
 async def test_a_lookup_of_the_start_ends_with_the_leadership(s: Scene) -> None:
     log = s.log()
     write(log, b"a", b"b")
-    asked, reply = Asked(leader(s, log)), PaperReply()
+    asked, reply = Asked(leader(s, log)), FakeReply()
     asked.host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
     asked.host.delete_records(1, [].append)
     await s.come_to_rest()
@@ -509,12 +509,12 @@ async def test_a_deletion_that_a_deposed_leader_began_has_no_known_outcome(s: Sc
     log = s.log()
     write(log, b"a", b"b")
     host = leader(s, log)
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
     host.on_follower(2, "disk-2", fetch_offset=2, durable_offset=2)
-    host.delete_records(1, told.append)
+    host.delete_records(1, noted.append)
     await s.come_to_rest()
     host.follow(2, 6)
-    assert [type(error) for error in told] == [OutcomeUnknownError]
+    assert [type(error) for error in noted] == [OutcomeUnknownError]
 
 
 @runs(play)
@@ -534,6 +534,6 @@ async def test_nothing_is_deleted_below_min_isr(s: Scene) -> None:
 async def test_a_follower_tells_no_end(s: Scene) -> None:
     host = s.host()
     host.follow(2, 5)
-    reply = PaperReply()
+    reply = FakeReply()
     Asked(host).look_up(reply, "latest")
     assert failure(reply) is NotLeaderError

@@ -17,7 +17,7 @@ from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.record.batches import batch_of
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, state_of
+from tests.server.cluster.fake import Scene, play, state_of
 
 GONE = BrokerUnavailableError("gone")
 

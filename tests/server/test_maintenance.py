@@ -50,7 +50,7 @@ from raftlog.testing import wait_until
 from raftlog.testing.disk import Fault, SimDisk
 from raftlog.types import Offset, TopicPartition
 from tests.running import runs
-from tests.server.cluster.paper import Scene, append, play, write
+from tests.server.cluster.fake import Scene, append, play, write
 from tests.server.harness import (
     Client,
     FakeClock,
@@ -132,9 +132,9 @@ def test_damage_is_looked_for_unless_that_is_off(
         for host in hosts:
             write(host.log, b"x" * 200)
         config = BrokerConfig.from_text({"log.scrub.interval.ms": interval_ms})
-        told: list[Partition] = []
+        noted: list[Partition] = []
         saves: list[float] = []
-        verifier = LogVerifier(Counters(), on_damage=told.append)
+        verifier = LogVerifier(Counters(), on_damage=noted.append)
         compactor = LogCleaner(
             config,
             lambda: hosts,
@@ -153,11 +153,11 @@ def test_damage_is_looked_for_unless_that_is_off(
         assert len(saves) >= 4
         harm(hosts[1], s.disk)
         await asyncio.sleep(2 * STEP_SECONDS)
-        assert told == ([hosts[1]] if interval_ms == "1" else [])
+        assert noted == ([hosts[1]] if interval_ms == "1" else [])
         await housekeeping.stop()
         harm(hosts[2], s.disk)
         await asyncio.sleep(5)
-        assert len(told) <= 1
+        assert len(noted) <= 1
 
     with caplog.at_level(logging.ERROR):
         play(test)
@@ -233,10 +233,10 @@ def test_a_full_disk_does_not_stop_the_round(
 # Which log is compacted next, and what follows when it cannot be.
 
 
-class PaperCompaction:
+class FakeCompaction:
     """Ends as it is told to, in the next turn of the loop."""
 
-    def __init__(self, host: PaperHost) -> None:
+    def __init__(self, host: FakeHost) -> None:
         self.host = host
         self.is_given_up = False
         self.begun: list[dict[str, Any]] = []
@@ -254,7 +254,7 @@ class PaperCompaction:
         asyncio.get_running_loop().call_soon(finished, outcome)
 
 
-class PaperLog:
+class FakeLog:
     def __init__(self, ratio: float, policy: str) -> None:
         self.config = TopicConfig(cleanup_policy=policy)
         self.ratio = ratio
@@ -271,7 +271,7 @@ class PaperLog:
         return self.ratio
 
 
-class PaperHost:
+class FakeHost:
     def __init__(
         self,
         number: int,
@@ -283,8 +283,8 @@ class PaperHost:
         self.topic_partition = TopicPartition("t", number)
         self.order = order
         self.outcomes = list(outcomes)
-        self.log: Any = PaperLog(ratio, policy)
-        self.compaction = PaperCompaction(self)
+        self.log: Any = FakeLog(ratio, policy)
+        self.compaction = FakeCompaction(self)
         self.closed: RaftlogError | None = None
         self.high_watermark = 50
         self.tombstones_kept_from = 30
@@ -317,7 +317,7 @@ def of(test: Callable[[Scene, list[int]], Any]) -> None:
 async def test_the_dirtiest_comes_first_and_each_as_long_as_it_is_due(
     s: Scene, order: list[int]
 ) -> None:
-    hosts = [PaperHost(n, order, ratio) for n, ratio in enumerate((0.5, 0.9, 0.0, 0.7))]
+    hosts = [FakeHost(n, order, ratio) for n, ratio in enumerate((0.5, 0.9, 0.0, 0.7))]
     await compactor(s, hosts).step()
     assert order == [1, 3, 0]
     (begun,) = hosts[1].compaction.begun
@@ -332,7 +332,7 @@ async def test_only_compacted_topics_are_compacted_from_when_they_are(
     s: Scene, order: list[int]
 ) -> None:
     policies = ("delete", "compact", "compact,delete")
-    hosts = [PaperHost(n, order, policy=policy) for n, policy in enumerate(policies)]
+    hosts = [FakeHost(n, order, policy=policy) for n, policy in enumerate(policies)]
     c = compactor(s, hosts)
     await c.step()
     assert order == [1, 2]
@@ -344,7 +344,7 @@ async def test_only_compacted_topics_are_compacted_from_when_they_are(
 @runs(of)
 async def test_nothing_is_compacted_while_the_time_is_unknown(s: Scene, order: list[int]) -> None:
     clock = BrokerClock(s.services.clock.machine, broker_id=1, voters=[1, 2, 3])
-    c = compactor(s, [PaperHost(0, order)], clock)
+    c = compactor(s, [FakeHost(0, order)], clock)
     await c.step()
     assert order == []
     clock.on_peer(2, clock.wall_ms(), 0.0)
@@ -355,7 +355,7 @@ async def test_nothing_is_compacted_while_the_time_is_unknown(s: Scene, order: l
 
 @runs(of)
 async def test_closed_hosts_are_left_alone(s: Scene, order: list[int]) -> None:
-    host = PaperHost(0, order)
+    host = FakeHost(0, order)
     host.closed = BrokerUnavailableError("gone")
     await compactor(s, [host]).step()
     assert order == []
@@ -365,7 +365,7 @@ async def test_closed_hosts_are_left_alone(s: Scene, order: list[int]) -> None:
 async def test_one_that_did_not_come_about_is_left_until_the_next_step(
     s: Scene, order: list[int]
 ) -> None:
-    hosts = [PaperHost(0, order, 0.9, Pass()), PaperHost(1, order, 0.6)]
+    hosts = [FakeHost(0, order, 0.9, Pass()), FakeHost(1, order, 0.6)]
     c = compactor(s, hosts)
     await c.step()
     assert order == [0, 1]
@@ -378,7 +378,7 @@ async def test_a_pass_is_told_in_a_line(
     s: Scene, order: list[int], *, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        await compactor(s, [PaperHost(4, order)]).step()
+        await compactor(s, [FakeHost(4, order)]).step()
     (line,) = caplog.messages
     assert (
         "compaction done: partition=t:4 clean_end=40 bytes_before=1000 bytes_after=500 "
@@ -392,7 +392,7 @@ def test_a_full_disk_puts_it_off_and_is_told_once(
 ) -> None:
     async def test(s: Scene, order: list[int]) -> None:
         full = Pass(error=error)
-        host = PaperHost(0, order, 0.7, full, full, Pass(is_done=True), full)
+        host = FakeHost(0, order, 0.7, full, full, Pass(is_done=True), full)
         c = compactor(s, [host])
         for _ in range(2):
             await c.step()
@@ -413,7 +413,7 @@ def test_a_full_disk_puts_it_off_and_is_told_once(
 async def test_a_disk_that_fails_is_reported(
     s: Scene, order: list[int], *, error: Exception
 ) -> None:
-    await compactor(s, [PaperHost(0, order, 0.7, Pass(error=error))]).step()
+    await compactor(s, [FakeHost(0, order, 0.7, Pass(error=error))]).step()
     (failure,) = s.failures
     assert isinstance(failure, StorageFailedError)
     assert "bad" in str(failure)
@@ -423,7 +423,7 @@ async def test_a_disk_that_fails_is_reported(
 async def test_a_pass_of_several_tickets_is_told_when_it_is_through(
     s: Scene, order: list[int], *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    host = PaperHost(0, order)
+    host = FakeHost(0, order)
     c = compactor(s, [host])
     begin = host.compaction.begin
 
@@ -442,7 +442,7 @@ async def test_a_pass_of_several_tickets_is_told_when_it_is_through(
 
 def test_damage_that_it_meets_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async def test(s: Scene, order: list[int]) -> None:
-        host = PaperHost(0, order, 0.7, Pass(error=DamagedLogError("rot")))
+        host = FakeHost(0, order, 0.7, Pass(error=DamagedLogError("rot")))
         await compactor(s, [host]).step()
         assert damaged == [host]
         assert s.failures == []
@@ -454,7 +454,7 @@ def test_damage_that_it_meets_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_log_that_cannot_be_looked_at_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def test(s: Scene, order: list[int]) -> None:
-        hosts = [PaperHost(0, order, 0.9), PaperHost(1, order)]
+        hosts = [FakeHost(0, order, 0.9), FakeHost(1, order)]
 
         def fails(**_terms: int) -> float:
             raise DamagedLogError("rot")
@@ -470,7 +470,7 @@ def test_a_log_that_cannot_be_looked_at_is_left_alone(caplog: pytest.LogCaptureF
 
 def test_a_mistake_is_told_and_no_other_log_suffers(caplog: pytest.LogCaptureFixture) -> None:
     async def test(s: Scene, order: list[int]) -> None:
-        hosts = [PaperHost(0, order, 0.9, Pass(error=ValueError("oh"))), PaperHost(1, order)]
+        hosts = [FakeHost(0, order, 0.9, Pass(error=ValueError("oh"))), FakeHost(1, order)]
         await compactor(s, hosts).step()
         assert order == [0, 1]
 
@@ -481,7 +481,7 @@ def test_a_mistake_is_told_and_no_other_log_suffers(caplog: pytest.LogCaptureFix
 
 @runs(of)
 async def test_nobody_waits_any_more_when_it_ends(s: Scene, order: list[int]) -> None:
-    host = PaperHost(0, order)
+    host = FakeHost(0, order)
     task = asyncio.ensure_future(compactor(s, [host]).step())
     while not order:  # noqa: ASYNC110 - each turn of the loop may change it
         await asyncio.sleep(0)
@@ -507,8 +507,8 @@ class Parts:
         self.s = s
         self.hosts = list(hosts)
         self.counters = Counters()
-        self.told: list[Partition] = []
-        self.verifier = LogVerifier(self.counters, on_damage=self.told.append)
+        self.noted: list[Partition] = []
+        self.verifier = LogVerifier(self.counters, on_damage=self.noted.append)
         self.looked: list[tuple[Partition, Offset, int]] = []
         original = self.verifier.verify
 
@@ -557,12 +557,12 @@ async def test_damage_is_noted_told_and_counted_once(
     p.verifier.verify_suspect(host, 0, bytes_max=1 << 20)
     p.harm(host.log, 4)
     p.verifier.verify_suspect(host, 0, bytes_max=2_000)
-    assert not p.told, "that far it is good"
+    assert not p.noted, "that far it is good"
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             p.verifier.verify_suspect(host, 4, bytes_max=1)
             p.verifier.verify_suspect(host, 3, bytes_max=1)
-    assert p.told == [host]
+    assert p.noted == [host]
     assert p.counters.damage_found == 1
     assert len(caplog.records) == 1
     assert "log corrupt: partition=t:0" in caplog.text
@@ -601,10 +601,10 @@ async def test_a_later_turn_of_a_doubt_finds_corruption(p: Parts) -> None:
     host = p.add(2 * VERIFY_BYTES_PER_TURN // len(VALUE))
     p.harm(host.log, host.log.log_end_offset - 1)
     p.verifier.verify_suspect(host, 0, bytes_max=1 << 30)
-    assert not p.told
+    assert not p.noted
     for _ in range(3):
         await asyncio.sleep(0)
-    assert p.told == [host]
+    assert p.noted == [host]
 
 
 @runs(scene)
@@ -676,7 +676,7 @@ async def test_what_is_found_is_noted_told_and_not_looked_at_again(
     with caplog.at_level(logging.ERROR):
         assert await p.steps(1) == [[(0, 0)]]
         assert await p.steps(2) == [[(1, 0)]] * 2
-    assert p.told == [bad]
+    assert p.noted == [bad]
     assert p.counters.damage_found == 1
     assert len(caplog.records) == 1
     assert bad.log.readable_end_offset == 7
@@ -728,7 +728,7 @@ async def test_a_log_may_be_cut_or_begin_anew_meanwhile(p: Parts) -> None:
     host.log.restart_at(9_000)
     write(host.log, VALUE)
     assert await p.steps(1) == [[(0, 9_000)]]
-    assert not p.told
+    assert not p.noted
 
 
 @runs(scene)

@@ -32,7 +32,7 @@ from raftlog.server.operations import (
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from tests.running import runs
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of
+from tests.server.cluster.fake import DISKS, TOPIC_ID, Scene, append, play, state_of
 from tests.server.harness import Client, FakeClock, RunningBroker, batch_of, finished, running
 
 
@@ -72,12 +72,12 @@ def test_it_is_its_own_controller_and_leads_everything(
 ) -> None:
     client.create("t", 2)
     client.produce("t", batch_of(b"a", b"b"))
-    told = describe(client)
-    (me,) = told.brokers
-    assert told.controller == me.id
+    noted = describe(client)
+    (me,) = noted.brokers
+    assert noted.controller == me.id
     assert (me.live, me.fenced) == (True, False)
     assert me.directory_id != ""
-    first, second = told.partitions
+    first, second = noted.partitions
     assert (first.topic, first.partition, first.leader) == ("t", 0, me.id)
     assert (first.replicas, first.isr, first.witnesses, first.elr) == ([me.id], [me.id], [], [])
     assert (first.high_watermark, second.high_watermark) == (2, 0)
@@ -119,9 +119,9 @@ def test_there_is_nobody_to_lead_in_its_place(client: Client) -> None:
 
 def test_there_is_nothing_to_recover(client: Client) -> None:
     client.create("t")
-    told = client.ask(apis.RECOVER_CLUSTER, RecoverClusterRequest())
-    assert isinstance(told, RecoverClusterResponse)
-    assert told.partitions == []
+    noted = client.ask(apis.RECOVER_CLUSTER, RecoverClusterRequest())
+    assert isinstance(noted, RecoverClusterResponse)
+    assert noted.partitions == []
 
 
 def test_its_name_outlives_it(tmp_path: Path) -> None:
@@ -142,16 +142,16 @@ def table(states: dict[int, PartitionState], *hosts: Partition | None, s: Scene)
 
 @runs(play)
 async def test_a_partition_of_which_nothing_is_known_is_told_as_such(s: Scene) -> None:
-    (told,) = described(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
-    assert (told.leader, told.leader_epoch, told.replicas) == (None, -1, [])
+    (noted,) = described(table({}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+    assert (noted.leader, noted.leader_epoch, noted.replicas) == (None, -1, [])
 
 
 @runs(play)
 async def test_a_partition_that_is_elsewhere_has_no_offsets_here(s: Scene) -> None:
     state = state_of(2, 3, witnesses=[1], elr=[3], isr=[2], min_isr=2)
-    (told,) = described(table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0)
-    assert (told.leader, told.isr, told.elr, told.witnesses) == (2, [2], [3], [1])
-    assert (told.high_watermark, told.log_start_offset, told.replica_status) == (-1, -1, [])
+    (noted,) = described(table({0: state}, None, s=s), DescribeClusterRequest(), 1, 0.0)
+    assert (noted.leader, noted.isr, noted.elr, noted.witnesses) == (2, [2], [3], [1])
+    assert (noted.high_watermark, noted.log_start_offset, noted.replica_status) == (-1, -1, [])
 
 
 @runs(play)
@@ -163,8 +163,8 @@ async def test_a_leader_tells_how_far_its_followers_are(s: Scene) -> None:
     await s.come_to_rest()
     host.on_follower(2, DISKS[2], fetch_offset=2, durable_offset=1)
     now = s.loop.time() + 3
-    (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
-    mine, two, three = told.replica_status
+    (noted,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, now)
+    mine, two, three = noted.replica_status
     assert (mine.broker, mine.in_isr, mine.lag_ms) == (1, True, 0)
     assert (two.broker, two.log_end_offset, two.durable_end_offset) == (2, 2, 1)
     assert (two.in_isr, two.lag_ms) == (True, 3_000)
@@ -177,8 +177,8 @@ async def test_damage_is_told(s: Scene) -> None:
     host = s.host()
     host.follow(2, 1)
     host.log.note_damage("a flipped bit", offset=0)
-    (told,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
-    (mine,) = told.replica_status
+    (noted,) = described(table({0: state}, host, s=s), DescribeClusterRequest(), 1, 0.0)
+    (mine,) = noted.replica_status
     assert (mine.damage, mine.in_isr, mine.lag_ms) == ("a flipped bit", False, -1)
 
 
@@ -266,10 +266,10 @@ async def test_a_summary_describes_few_partitions_in_one_step(s: Scene) -> None:
 def test_a_summary_of_a_broker_alone(client: Client) -> None:
     client.create("t", 2)
     client.produce("t", batch_of(b"a", b"b"))
-    told = describe(client, summary=True)
-    assert (told.partitions, told.brokers[0].leads, told.brokers[0].replicas) == ([], 2, 2)
-    assert told.topics is not None
-    assert [(topic.led, topic.records, topic.end) for topic in told.topics] == [(2, 2, 2)]
+    noted = describe(client, summary=True)
+    assert (noted.partitions, noted.brokers[0].leads, noted.brokers[0].replicas) == ([], 2, 2)
+    assert noted.topics is not None
+    assert [(topic.led, topic.records, topic.end) for topic in noted.topics] == [(2, 2, 2)]
     assert (describe(client).topics, describe(client).brokers[0].leads) == (None, -1)
-    told = describe(client, summary=True, page=PartitionPage(broker=told.brokers[0].id, skip=1))
-    assert [(part.partition, part.high_watermark) for part in told.page] == [(1, 0)]
+    noted = describe(client, summary=True, page=PartitionPage(broker=noted.brokers[0].id, skip=1))
+    assert [(part.partition, part.high_watermark) for part in noted.page] == [(1, 0)]

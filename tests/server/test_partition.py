@@ -66,7 +66,7 @@ from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from raftlog.testing.disk import Fault
 from raftlog.types import TopicPartition
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, write
+from tests.server.cluster.fake import Scene, play, write
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, leads_alone, values_of
 
 GONE = UnknownTopicError("gone")
@@ -79,7 +79,7 @@ class PartitionScene:
         self.disk = FaultyDisk()
         self.failures: list[StorageFailedError] = []
         self.damaged: list[Partition] = []
-        self.told: list[tuple[str, RaftlogError | None]] = []
+        self.noted: list[tuple[str, RaftlogError | None]] = []
         loop = asyncio.get_running_loop()
         self.workers = Workers(loop, count=2, name="test")
         self.watch = DiskWatch(loop, sync=self.workers, journal=self.workers, timeout_s=5.0)
@@ -103,7 +103,7 @@ class PartitionScene:
         return self.host.append(batch, validate(batch)).last_offset + 1
 
     def note(self, name: str) -> Callable[[RaftlogError | None], None]:
-        return lambda error: self.told.append((name, error))
+        return lambda error: self.noted.append((name, error))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_S):
@@ -142,15 +142,15 @@ def test_waits_end_in_the_order_of_the_log(scene: Callable[..., None]) -> None:
         for name in ("a", "b", "c"):
             end = s.append(name.encode())
             s.host.when_committed(end, s.note(name))
-        assert s.told == []
+        assert s.noted == []
         assert s.host.high_watermark == 0
         s.disk.faults.sync_gate.set()
-        await s.until(lambda: len(s.told) == 3)
-        assert s.told == [("a", None), ("b", None), ("c", None)]
+        await s.until(lambda: len(s.noted) == 3)
+        assert s.noted == [("a", None), ("b", None), ("c", None)]
         assert s.host.high_watermark == 3
         s.host.when_committed(2, s.note("at once"))
         s.host.when_on_disk(3, s.note("this too"))
-        assert s.told[3:] == [("at once", None), ("this too", None)]
+        assert s.noted[3:] == [("at once", None), ("this too", None)]
 
     scene(test)
 
@@ -222,7 +222,7 @@ def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., Non
         await asyncio.sleep(0)
         s.host.delete_records(0, s.note("deletion"))
         s.host.close(GONE)
-        assert sorted(s.told) == [("commit", GONE), ("disk", GONE)]
+        assert sorted(s.noted) == [("commit", GONE), ("disk", GONE)]
         for refused in (
             lambda: s.append(b"b"),
             lambda: s.host.read(start_offset=0, bytes_max=1),
@@ -233,7 +233,7 @@ def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., Non
                 refused()
         s.disk.faults.sync_gate.set()
         await s.quiet()
-        assert s.told[2:] == [("deletion", GONE)]
+        assert s.noted[2:] == [("deletion", GONE)]
         s.host.save_snapshot()
         s.host.reconsider()
         s.host.apply_retention()
@@ -251,8 +251,8 @@ def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> No
         s.disk.faults.sync_gate.set()
         await s.until(lambda: s.host.high_watermark == 1)
         s.host.delete_records(1, s.note("deletion"))
-        await s.until(lambda: bool(s.told))
-        assert s.told == [("deletion", None)]
+        await s.until(lambda: bool(s.noted))
+        assert s.noted == [("deletion", None)]
         assert s.host.log.log_start_offset == 1
 
     scene(test)
@@ -336,7 +336,7 @@ def test_a_log_whose_directory_is_removed_harms_no_other(
         assert s.damaged == [s.host]
         assert s.failures == []
         if policy == "fsync":
-            assert [type(error) for _, error in s.told] == [CommitUnknownError] * 2
+            assert [type(error) for _, error in s.noted] == [CommitUnknownError] * 2
             assert s.host.high_watermark == 1
         s.host.close(GONE)
         await s.quiet()
@@ -352,8 +352,8 @@ def test_records_of_a_removed_directory_are_not_deleted_at_the_others_cost(
         await s.until(lambda: s.host.high_watermark == 1)
         shutil.rmtree(s.host.log.directory)
         s.host.delete_records(1, s.note("deletion"))
-        await s.until(lambda: bool(s.told))
-        assert isinstance(s.told[0][1], DamagedLogError)
+        await s.until(lambda: bool(s.noted))
+        assert isinstance(s.noted[0][1], DamagedLogError)
         assert (s.damaged, s.failures) == ([s.host], [])
 
     scene(test)
@@ -369,12 +369,12 @@ def test_a_failed_sync_is_told_once_and_nothing_is_acknowledged(
         s.disk.faults.sync_error = code
         s.host.when_committed(s.append(b"a"), s.note("a"))
         await s.until(lambda: bool(s.failures))
-        assert s.told == []
+        assert s.noted == []
         assert s.host.high_watermark == 0
         with pytest.raises(StorageFailedError):
             s.append(b"b")
         s.host.close(s.failures[0])
-        assert s.told == [("a", s.failures[0])]
+        assert s.noted == [("a", s.failures[0])]
 
     scene(test)
 
@@ -387,7 +387,7 @@ def test_nobody_waits_for_a_disk_that_hangs(scene: Callable[..., None]) -> None:
         s.host.when_on_disk(end, s.note("disk"))
         s.watch.is_hung = True
         s.host.disk_hangs()
-        assert [(name, type(error)) for name, error in s.told] == [
+        assert [(name, type(error)) for name, error in s.noted] == [
             ("disk", CommitUnknownError),
             ("commit", CommitUnknownError),
         ]
@@ -418,7 +418,7 @@ def test_an_offline_log_answers_nothing(scene: Callable[..., None]) -> None:
 
     async def test(s: PartitionScene) -> None:
         s.host.when_committed(s.append(b"a"), s.note("a"))
-        await s.until(lambda: s.told == [("a", None)])
+        await s.until(lambda: s.noted == [("a", None)])
         s.host.log.log_dir = LogDir(s.disk, "disk-2", "id", failure="disk-2 has failed")
         for ask in (
             lambda: s.host.check_readable(replica_ok=False),
@@ -532,7 +532,7 @@ def test_any_other_is_refused_by_name(known: int, refusal: type[RaftlogError]) -
 
 # -- flusher ---------------------------------------------------------------------------------------
 #
-# Group commit against a log of paper: one task at a time, everything in the next.
+# Group commit against a fake log: one task at a time, everything in the next.
 
 
 class Ticket:
@@ -546,7 +546,7 @@ class Ticket:
         pass
 
 
-class PaperLog:
+class FakeLog:
     """Counts what is appended and what is durable."""
 
     def __init__(self) -> None:
@@ -574,7 +574,7 @@ class PaperLog:
         return StorageFailedError(str(error))
 
 
-class PaperWorkers:
+class FakeWorkers:
     """Runs nothing until it is told that a sync is done."""
 
     def __init__(self) -> None:
@@ -590,11 +590,11 @@ class PaperWorkers:
 
 
 class FlusherScene:
-    """A group commit with everything around it on paper."""
+    """A group commit with fakes around it."""
 
     def __init__(self) -> None:
-        self.log = PaperLog()
-        self.workers = PaperWorkers()
+        self.log = FakeLog()
+        self.workers = FakeWorkers()
         self.durable: list[int] = []
         self.failed: list[StorageFailedError] = []
         self.commit = LogFlusher(
@@ -829,7 +829,7 @@ LOG_COMPACTION_GONE = BrokerUnavailableError("gone")
 TERMS = Terms(now_ms=1_700_000_000_000, chance_seed=7, memory_bytes=1 << 20)
 
 
-class PaperTicket:
+class FakeTicket:
     """Work of three steps."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -845,35 +845,35 @@ class PaperTicket:
             raise self.error
 
 
-class LogCompactionPaperLog:
+class LogOfFakeCompactions:
     """Notes what it is asked for."""
 
-    def __init__(self, *tasks: PaperTicket | Exception | None) -> None:
+    def __init__(self, *tasks: FakeTicket | Exception | None) -> None:
         self.tasks = list(tasks)
         self.asked: list[dict[str, int]] = []
-        self.ends: list[tuple[str, PaperTicket]] = []
+        self.ends: list[tuple[str, FakeTicket]] = []
         self.refuses: Exception | None = None  # at the end of a compaction
 
-    def begin_compaction(self, **terms: int) -> PaperTicket | None:
+    def begin_compaction(self, **terms: int) -> FakeTicket | None:
         self.asked.append(terms)
         task = self.tasks.pop(0)
         if isinstance(task, Exception):
             raise task
         return task
 
-    def complete_compaction(self, task: PaperTicket) -> None:
+    def complete_compaction(self, task: FakeTicket) -> None:
         if self.refuses is not None:
             raise self.refuses
         self.ends.append(("completed", task))
 
-    def abandon_compaction(self, task: PaperTicket) -> None:
+    def abandon_compaction(self, task: FakeTicket) -> None:
         self.ends.append(("abandoned", task))
 
 
 class Compacting:
-    """The compaction of a log on paper, beside the syncs of a real one."""
+    """The compaction of a fake log, beside the syncs of a real one."""
 
-    def __init__(self, s: Scene, *tasks: PaperTicket | Exception | None) -> None:
+    def __init__(self, s: Scene, *tasks: FakeTicket | Exception | None) -> None:
         self.s = s
         self.synced = s.log()
         self.commit = LogFlusher(
@@ -884,7 +884,7 @@ class Compacting:
             on_failed=s.failures.append,
             counters=Counters(),
         )
-        self.log = LogCompactionPaperLog(*tasks)
+        self.log = LogOfFakeCompactions(*tasks)
         self.compaction = LogCompaction(cast(Log, self.log), self.commit)
         self.passes: list[Pass] = []
         self.high_watermark = 10
@@ -902,7 +902,7 @@ class Compacting:
 
 @runs(play)
 async def test_a_ticket_is_run_and_given_back(s: Scene) -> None:
-    task = PaperTicket()
+    task = FakeTicket()
     c = Compacting(s, task)
     c.begin()
     assert c.log.asked == [{**TERMS._asdict(), "high_watermark": 10, "tombstones_kept_from": 7}]
@@ -924,7 +924,7 @@ async def test_there_may_be_nothing_to_do_and_it_may_fail_to_begin(s: Scene) -> 
 
 @runs(play)
 async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
-    c = Compacting(s, PaperTicket())
+    c = Compacting(s, FakeTicket())
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
@@ -949,29 +949,29 @@ async def test_it_begins_and_ends_between_two_syncs(s: Scene) -> None:
 
 @runs(play)
 async def test_who_waits_for_its_end_has_it_given_up(s: Scene) -> None:
-    task = PaperTicket()
+    task = FakeTicket()
     c = Compacting(s, task)
-    told: list[str] = []
+    noted: list[str] = []
     s.workers.hold()
     c.begin()
-    c.compaction.when_over(lambda: told.append("over"))
+    c.compaction.when_over(lambda: noted.append("over"))
     assert c.compaction.is_given_up
-    assert told == []
+    assert noted == []
     s.workers.release()
     await s.come_to_rest()
     assert task.steps == 0
     assert c.log.ends == [("abandoned", task)]
-    assert told == ["over"]
+    assert noted == ["over"]
     assert c.passes == [Pass()]
     assert not c.compaction.is_given_up
-    c.compaction.when_over(lambda: told.append("at once"))
-    assert told[1:] == ["at once"]
+    c.compaction.when_over(lambda: noted.append("at once"))
+    assert noted[1:] == ["at once"]
 
 
 @runs(play)
 async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene) -> None:
     """What waits will cut the log: what was compacted may be what is cut."""
-    task = PaperTicket()
+    task = FakeTicket()
     c = Compacting(s, task)
     s.workers.hold()
     c.begin()
@@ -986,7 +986,7 @@ async def test_one_that_is_done_when_it_is_given_up_counts_for_nothing(s: Scene)
 
 @runs(play)
 async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
-    task = PaperTicket()
+    task = FakeTicket()
     c = Compacting(s, task)
     c.begin()
     task.is_stale = True
@@ -997,7 +997,7 @@ async def test_one_that_the_log_has_no_use_for_is_not_done(s: Scene) -> None:
 
 @runs(play)
 async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
-    c = Compacting(s, PaperTicket())
+    c = Compacting(s, FakeTicket())
     write_unsynced(c.synced)
     s.workers.hold()
     c.commit.request()
@@ -1013,7 +1013,7 @@ async def test_one_that_has_yet_to_begin_is_given_up_too(s: Scene) -> None:
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), DamagedLogError("rot")])
 @runs(play)
 async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -> None:
-    task = PaperTicket(error)
+    task = FakeTicket(error)
     c = Compacting(s, task)
     c.begin()
     await s.come_to_rest()
@@ -1023,14 +1023,14 @@ async def test_an_error_abandons_it_and_is_told(s: Scene, *, error: Exception) -
 
 @runs(play)
 async def test_an_error_at_its_very_end_is_told(s: Scene) -> None:
-    c = Compacting(s, PaperTicket())
+    c = Compacting(s, FakeTicket())
     c.log.refuses = OSError(errno.ENOSPC, "full")
     c.begin()
     await s.come_to_rest()
     assert c.passes == [Pass(error=c.log.refuses)]
-    told: list[str] = []
-    c.compaction.when_over(lambda: told.append("over"))
-    assert told == ["over"]
+    noted: list[str] = []
+    c.compaction.when_over(lambda: noted.append("over"))
+    assert noted == ["over"]
 
 
 # -- the thread's manners --------------------------------------------------------------------------
@@ -1103,7 +1103,7 @@ class Dropping:
     def __init__(self, s: Scene) -> None:
         self.s = s
         self.failures: list[StorageFailedError] = []
-        self.told: list[RaftlogError | None] = []
+        self.noted: list[RaftlogError | None] = []
         self.starts: list[int] = []  # that are durable
         self.log: Log = s.log(segment_bytes=1, retention_bytes=1)
         write(self.log, b"a", b"b", b"c", b"d")
@@ -1124,7 +1124,7 @@ class Dropping:
         )
 
     def drop(self, offset: int) -> None:
-        self.drops.advance_log_start(offset, self.told.append)
+        self.drops.advance_log_start(offset, self.noted.append)
 
     def segments(self) -> list[str]:
         names = self.s.disk.list_dir(self.log.directory)
@@ -1137,10 +1137,10 @@ async def test_the_start_moves_at_once_and_is_answered_when_it_is_durable(s: Sce
     s.workers.hold()
     d.drop(2)
     assert (d.log.log_start_offset, d.log.durable_start_offset) == (2, 0)
-    assert d.told == []
+    assert d.noted == []
     s.workers.release()
     await s.come_to_rest()
-    assert (d.told, d.starts) == ([None], [2])
+    assert (d.noted, d.starts) == ([None], [2])
     assert len(d.segments()) == 2
 
 
@@ -1151,7 +1151,7 @@ async def test_what_is_dropped_already_is_answered_too(s: Scene) -> None:
     d.drop(1)
     await s.come_to_rest()
     assert d.log.log_start_offset == 3
-    assert d.told == [None, None]
+    assert d.noted == [None, None]
 
 
 @runs(play)
@@ -1166,7 +1166,7 @@ async def test_it_waits_for_a_sync_that_is_out(s: Scene) -> None:
     s.workers.release()
     await s.come_to_rest()
     assert d.log.log_start_offset == 2
-    assert d.told == [None]
+    assert d.noted == [None]
 
 
 def write_unsynced(log: Log) -> None:
@@ -1186,7 +1186,7 @@ async def test_a_log_that_was_cut_meanwhile_is_dropped_up_to_its_end(s: Scene) -
     s.workers.release()
     await s.come_to_rest()
     assert (d.log.log_start_offset, d.log.log_end_offset) == (1, 1)
-    assert d.told == [None]
+    assert d.noted == [None]
 
 
 @runs(play)
@@ -1206,11 +1206,11 @@ async def test_a_disk_without_room_is_told_and_is_not_the_end(s: Scene) -> None:
     s.disk.faults.append(Fault(error=errno.ENOSPC))
     d.drop(2)
     await s.come_to_rest()
-    assert [type(error) for error in d.told] == [DiskFullError]
+    assert [type(error) for error in d.noted] == [DiskFullError]
     assert d.failures == []
     d.drop(2)
     await s.come_to_rest()
-    assert d.told[1:] == [None]
+    assert d.noted[1:] == [None]
 
 
 @runs(play)
@@ -1219,8 +1219,8 @@ async def test_a_disk_that_fails_is_reported_once_for_each_failure(s: Scene) -> 
     s.disk.faults.append(Fault(error=errno.EIO))
     d.drop(2)
     await s.come_to_rest()
-    assert [type(error) for error in d.told] == [StorageFailedError]
-    assert d.failures == d.told
+    assert [type(error) for error in d.noted] == [StorageFailedError]
+    assert d.failures == d.noted
 
 
 @runs(play)
@@ -1255,7 +1255,7 @@ async def test_after_the_close_nothing_is_dropped_and_that_is_said(s: Scene) -> 
     d = Dropping(s)
     d.drops.closed = LOG_START_GONE
     d.drop(2)
-    assert d.told == [LOG_START_GONE]
+    assert d.noted == [LOG_START_GONE]
     assert d.log.log_start_offset == 0
 
 
@@ -1273,6 +1273,6 @@ async def test_it_is_quiet_when_no_thread_works_on_its_files(s: Scene) -> None:
     s.workers.release()
     await s.come_to_rest()
     assert quiet == ["one"]
-    assert d.told == [None, None]
+    assert d.noted == [None, None]
     d.drops.when_quiet(lambda: quiet.append("two"))
     assert quiet == ["one", "two"]

@@ -128,10 +128,10 @@ GONE = ClosedError("gone")
 class Scene:
     def __init__(self) -> None:
         self.waiters = OffsetWaiters()
-        self.told: list[tuple[str, RaftlogError | None]] = []
+        self.noted: list[tuple[str, RaftlogError | None]] = []
 
     def note(self, name: str) -> Callable[[RaftlogError | None], None]:
-        return lambda error: self.told.append((name, error))
+        return lambda error: self.noted.append((name, error))
 
 
 def test_they_are_told_in_their_order_as_far_as_the_log_has_come() -> None:
@@ -139,10 +139,10 @@ def test_they_are_told_in_their_order_as_far_as_the_log_has_come() -> None:
     for name, offset in (("a", 3), ("b", 5), ("c", 9)):
         s.waiters.add(offset, s.note(name))
     s.waiters.reached(2)
-    assert s.told == []
+    assert s.noted == []
     s.waiters.reached(5)
     s.waiters.reached(5)
-    assert s.told == [("a", None), ("b", None)]
+    assert s.noted == [("a", None), ("b", None)]
 
 
 def test_a_duplicate_behind_newer_ones_waits_for_its_turn() -> None:
@@ -150,9 +150,9 @@ def test_a_duplicate_behind_newer_ones_waits_for_its_turn() -> None:
     s.waiters.add(9, s.note("new"))
     s.waiters.add(3, s.note("duplicate"))
     s.waiters.reached(5)
-    assert s.told == []
+    assert s.noted == []
     s.waiters.reached(9)
-    assert s.told == [("new", None), ("duplicate", None)]
+    assert s.noted == [("new", None), ("duplicate", None)]
 
 
 def test_refused_they_are_told_why_and_only_once() -> None:
@@ -161,14 +161,14 @@ def test_refused_they_are_told_why_and_only_once() -> None:
     s.waiters.add(5, s.note("b"))
     s.waiters.refuse(GONE)
     s.waiters.reached(9)
-    assert s.told == [("a", GONE), ("b", GONE)]
+    assert s.noted == [("a", GONE), ("b", GONE)]
 
 
 def test_who_comes_while_others_are_refused_is_refused_too() -> None:
     s = Scene()
     s.waiters.add(3, lambda _error: s.waiters.add(4, s.note("late")))
     s.waiters.refuse(GONE)
-    assert s.told == [("late", GONE)]
+    assert s.noted == [("late", GONE)]
 
 
 # -- rounds ----------------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ class Asked:
 
     def __init__(self) -> None:
         self.questions: list[Acknowledge] = []
-        self.told: list[tuple[str, RaftlogError | None]] = []
+        self.noted: list[tuple[str, RaftlogError | None]] = []
         self.rounds = Rounds(self.questions.append)
 
     def ask(self, name: str, since: int | None = None) -> None:
-        self.rounds.ask(lambda error: self.told.append((name, error)), since=since)
+        self.rounds.ask(lambda error: self.noted.append((name, error)), since=since)
 
     def answer(self, error: RaftlogError | None = None) -> None:
         self.questions.pop(0)(error)
@@ -198,10 +198,10 @@ def test_who_comes_while_a_question_is_under_way_waits_for_the_next() -> None:
     a.ask("third")
     assert len(a.questions) == 1
     a.answer()
-    assert a.told == [("first", None)]
+    assert a.noted == [("first", None)]
     assert len(a.questions) == 1
     a.answer()
-    assert a.told == [("first", None), ("second", None), ("third", None)]
+    assert a.noted == [("first", None), ("second", None), ("third", None)]
     assert not a.questions
 
 
@@ -212,16 +212,16 @@ def test_an_error_is_told_to_those_who_waited_for_it() -> None:
     error = NotLeaderError("not any more")
     a.answer(error)
     a.answer()
-    assert a.told == [("first", error), ("second", None)]
+    assert a.noted == [("first", error), ("second", None)]
 
 
 def test_who_asks_again_when_told_has_a_question_of_its_own() -> None:
     a = Asked()
     a.rounds.ask(lambda _error: a.ask("again"))
     a.answer()
-    assert (a.told, len(a.questions)) == ([], 1)
+    assert (a.noted, len(a.questions)) == ([], 1)
     a.answer()
-    assert a.told == [("again", None)]
+    assert a.noted == [("again", None)]
 
 
 def test_an_answer_counts_for_all_that_came_before_its_question() -> None:
@@ -231,14 +231,14 @@ def test_an_answer_counts_for_all_that_came_before_its_question() -> None:
     during = a.rounds.mark
     a.answer()
     a.ask("from before", since=before)
-    assert a.told == [("first", None), ("from before", None)]
+    assert a.noted == [("first", None), ("from before", None)]
     assert not a.questions
     a.ask("from the time it was out", since=during)
     assert len(a.questions) == 1
     a.answer()
     a.ask("now", since=a.rounds.mark)
     assert len(a.questions) == 1
-    assert [name for name, _ in a.told] == ["first", "from before", "from the time it was out"]
+    assert [name for name, _ in a.noted] == ["first", "from before", "from the time it was out"]
 
 
 def test_an_error_counts_for_nobody_else() -> None:

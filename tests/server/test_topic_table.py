@@ -23,7 +23,7 @@ from raftlog.server.scheduling import Unfinished
 from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from tests.client.virtual import VirtualLoop
-from tests.server.cluster.paper import PaperWorkers
+from tests.server.cluster.fake import FakeWorkers
 from tests.server.harness import FakeClock
 from tests.storage.logs import sim_disk
 
@@ -130,14 +130,14 @@ def test_a_topic_may_be_unknown_only_because_the_broker_has_just_started(
 
 
 def test_who_wants_to_know_is_told_of_topics_that_come_go_or_grow(table: TopicTable) -> None:
-    told: list[list[str]] = []
-    table.on_change = lambda: told.append([topic.name for topic in table])
+    noted: list[list[str]] = []
+    table.on_change = lambda: noted.append([topic.name for topic in table])
     table.add(hosted("c", 1))
     table.extend(table.topic("c"), [None])
     table.extend(table.topic("c"), [])
     assert len(table.topic("c").hosts) == 2
     table.remove("a")
-    assert told == [["a", "b", "c"], ["a", "b", "c"], ["b", "c"]]
+    assert noted == [["a", "b", "c"], ["a", "b", "c"], ["b", "c"]]
 
 
 # -- log dirs --------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
-        self.workers, self.busy = PaperWorkers(self.loop), PaperWorkers(self.loop)
+        self.workers, self.busy = FakeWorkers(self.loop), FakeWorkers(self.loop)
         self.workers.unfinished = self.busy.unfinished = Unfinished()
         self.a, self.b = (LogDir(sim_disk(), f"disks/{id_}", id_) for id_ in "ab")
         self.b.fail("it is not there")
@@ -168,9 +168,9 @@ class Scene:
             services,
             {"a": self.busy},
         )
-        self.told: list[Any] = []
+        self.noted: list[Any] = []
         self.monitor.start(
-            on_failed=self.told.append, on_hung=self.told.append, while_hung=lambda: None
+            on_failed=self.noted.append, on_hung=self.noted.append, while_hung=lambda: None
         )
 
     def never(self, _what: object) -> None:
@@ -205,7 +205,7 @@ def test_a_disk_that_hangs_gets_no_new_replicas_until_it_works(scene: Scene) -> 
     scene.run(1)
     assert not scene.a.is_avoided()
     scene.run(2)
-    assert scene.told == [scene.a]
+    assert scene.noted == [scene.a]
     assert scene.a.is_avoided()
     assert scene.monitor.is_hung(scene.a)
     assert "disks/a completes no sync" in scene.monitor.problem(scene.a)
@@ -230,6 +230,6 @@ def test_failures_are_told_and_named(scene: Scene) -> None:
     assert not scene.monitor.is_hung(scene.b)
     scene.a.fail("a bad cable")
     scene.a.fail("and again")
-    assert scene.told == [scene.a]
+    assert scene.noted == [scene.a]
     assert "a bad cable" in scene.monitor.problem(scene.a)
     assert scene.monitor.space(scene.a).free_bytes == -1

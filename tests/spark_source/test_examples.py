@@ -263,15 +263,15 @@ def test_word_count(
 ) -> None:
     lines, counts = new_topic(2), new_topic(1, cleanup_policy="compact")
     chance, module = random.Random(seed), example("word_count")
-    told: list[str] = []
+    noted: list[str] = []
     for words in (["The", "log", "is", "the"], ["log.", "is,", "new"]):
-        told += (more := [" ".join(chance.choices(words, k=8)) for _ in range(50)])
+        noted += (more := [" ".join(chance.choices(words, k=8)) for _ in range(50)])
         send(brokers, lines, more)
         topics = {"lines": lines, "counts": counts, "checkpoint": str(tmp_path)}
         module.main(spark, bootstrap=brokers.bootstrap, **topics, trigger=ONCE).awaitTermination()
         (records,) = stored_records(brokers.bootstrap, counts).values()
         last = {(each.key or b"").decode(): int(each.value or b"") for each in records}
-        text = " ".join(told).lower().replace(".", "").replace(",", "")
+        text = " ".join(noted).lower().replace(".", "").replace(",", "")
         assert last == Counter(text.split())
     assert [bool(each.key) for each in records] == [True] * 6, "3 words, then 3: what has changed"
 

@@ -29,7 +29,7 @@ class FakeAdmin:
         self.commits.append(dict(offsets))
 
 
-class Told:
+class Noted:
     def __init__(self) -> None:
         self.admin = FakeAdmin()
         self.progress = GroupProgress("g")
@@ -45,34 +45,34 @@ class Told:
 
 
 def test_only_what_is_new_is_committed() -> None:
-    told = Told()
-    assert told.commit({T0: 0, T1: 5}) == [{T0: 0, T1: 5}]
-    assert told.commit({T0: 0, T1: 5}) == []
-    assert told.commit({T0: 3, T1: 5}) == [{T0: 3}]
+    noted = Noted()
+    assert noted.commit({T0: 0, T1: 5}) == [{T0: 0, T1: 5}]
+    assert noted.commit({T0: 0, T1: 5}) == []
+    assert noted.commit({T0: 3, T1: 5}) == [{T0: 3}]
 
 
 def test_it_does_not_go_back() -> None:
-    told = Told()
-    told.commit({T0: 9})
-    assert told.commit({T0: 4}) == []
-    assert told.commit({T0: 4, T1: 1}) == [{T1: 1}]
+    noted = Noted()
+    noted.commit({T0: 9})
+    assert noted.commit({T0: 4}) == []
+    assert noted.commit({T0: 4, T1: 1}) == [{T1: 1}]
 
 
 def test_it_goes_back_with_a_topic_made_anew() -> None:
-    told = Told()
-    told.commit({T0: 9})
-    assert told.commit({T0: 2}, topic_id="b") == [{T0: 2}]
-    assert told.commit({T0: 1}, topic_id="b") == []
+    noted = Noted()
+    noted.commit({T0: 9})
+    assert noted.commit({T0: 2}, topic_id="b") == [{T0: 2}]
+    assert noted.commit({T0: 1}, topic_id="b") == []
 
 
 def test_a_failure_is_told_and_the_group_left_in_peace_for_a_while(caplog: Any) -> None:
-    told = Told()
-    told.admin.error = CoordinatorLoadingError("not yet")
+    noted = Noted()
+    noted.admin.error = CoordinatorLoadingError("not yet")
     with caplog.at_level(logging.WARNING):
-        assert told.commit({T0: 1}, now_s=100) == []
+        assert noted.commit({T0: 1}, now_s=100) == []
     assert "the stream continues" in caplog.text
     assert "'g'" in caplog.text
     assert "not yet" in caplog.text
-    told.admin.error = None
-    assert told.commit({T0: 2}, now_s=100 + PAUSE_S - 1) == []
-    assert told.commit({T0: 2}, now_s=100 + PAUSE_S) == [{T0: 2}]
+    noted.admin.error = None
+    assert noted.commit({T0: 2}, now_s=100 + PAUSE_S - 1) == []
+    assert noted.commit({T0: 2}, now_s=100 + PAUSE_S) == [{T0: 2}]

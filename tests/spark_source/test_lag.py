@@ -19,10 +19,13 @@ def text(positions: dict[TopicPartition, int], topic_id: str = "id") -> str:
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_each_partition_lags_by_what_is_left(twice: bool) -> None:
-    def told(value: str) -> str:
+    def noted(value: str) -> str:
         return json.dumps(value) if twice else value
 
-    source = {"endOffset": told(text({A: 5, B: 7})), "latestOffset": told(text({A: 9, B: 7, C: 3}))}
+    source = {
+        "endOffset": noted(text({A: 5, B: 7})),
+        "latestOffset": noted(text({A: 9, B: 7, C: 3})),
+    }
     slower = {"endOffset": text({A: 2}), "latestOffset": text({A: 9})}
     assert lag_of({"sources": [source]}) == {A: 4, B: 0}
     assert lag_of({"sources": [slower, source]}) == {A: 7, B: 0}

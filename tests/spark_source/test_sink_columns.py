@@ -46,7 +46,7 @@ def with_value(name: str, data_type: DataType) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("schema", "topic", "told"),
+    ("schema", "topic", "noted"),
     [
         (StructType().add("key", StringType()), "t", r"no column 'value'.*to_json"),
         (
@@ -90,7 +90,7 @@ def with_value(name: str, data_type: DataType) -> StructType:
     ],
 )
 def test_columns_that_cannot_be_written_are_refused(
-    schema: StructType, topic: str | None, told: str
+    schema: StructType, topic: str | None, noted: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=told):
+    with pytest.raises(InvalidRequestError, match=noted):
         sink_columns(schema, topic=topic)

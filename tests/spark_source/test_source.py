@@ -336,12 +336,12 @@ def test_tables_in_sql_take_their_options_where_they_are_used(
     assert [tuple(row) for row in pages.collect()] == [("/",)]
     spark.sql("DROP TABLE fields")
     given = f"OPTIONS ('bootstrap.servers' '{brokers.bootstrap}', subscribe '{name}')"
-    for statement, told in (
+    for statement, noted in (
         (f"CREATE TABLE t USING raftlog {given}", "option bootstrap.servers of CREATE TABLE would"),
         (f"CREATE TABLE t USING raftlog {given} AS SELECT 'x' AS value", "INSERT INTO t WITH"),
         ("SELECT * FROM topics", r"no option is given.*SELECT \* FROM t WITH"),
     ):
-        with pytest.raises(PySparkException, match=told):
+        with pytest.raises(PySparkException, match=noted):
             spark.sql(statement).collect()
     assert not spark.catalog.tableExists("t")
     spark.sql("DROP VIEW clicks")

@@ -195,12 +195,12 @@ def test_rows_that_differ_are_stored_and_fail_the_write_unless_allowed(
     stored = [pair for pairs in pairs_of(log).values() for pair in pairs]
     assert {(key.encode(), value) for key, value in second} <= set(stored)
     assert len(stored) == 80
-    told = "repeated tasks had other rows than before: records=50 skipped=20 unmatched=30"
-    with pytest.raises(DifferentRowsError, match=f"^{told}.*allowDuplicates=true"):
+    noted = "repeated tasks had other rows than before: records=50 skipped=20 unmatched=30"
+    with pytest.raises(DifferentRowsError, match=f"^{noted}.*allowDuplicates=true"):
         settle(plan_of(), [report])
     with caplog.at_level(logging.WARNING):
         assert settle(plan_of(allowDuplicates="true"), [report]) == (50, 20, 30)
-    assert told in caplog.text
+    assert noted in caplog.text
 
 
 def test_stored_records_that_were_deleted_end_the_attempt() -> None:
@@ -696,7 +696,7 @@ def test_what_cannot_be_written_is_refused_and_if_possible_before_any_task_runs(
     topic = new_topic(1)
     fails = "raise_error('a task has run')"
     good = spark.range(1).selectExpr(f"cast({fails} as string) AS value")
-    for frame, mode, options, told in (
+    for frame, mode, options, noted in (
         (good, "overwrite", {"topic": topic}, r"not overwritten: use \.mode\(.append.\)"),
         (good, "append", {"topic": f"{topic}x"}, f"there is no topic '{topic}x'. Did you mean"),
         (
@@ -707,7 +707,7 @@ def test_what_cannot_be_written_is_refused_and_if_possible_before_any_task_runs(
         ),
         (good.selectExpr("length(value) AS value"), "append", {"topic": topic}, "is int, where"),
     ):
-        with pytest.raises(Exception, match=told) as caught:
+        with pytest.raises(Exception, match=noted) as caught:
             write(frame, brokers, mode=mode, **options)
         assert "a task has run" not in str(caught.value)
     nameless = spark.range(3, numPartitions=1).selectExpr(

@@ -215,12 +215,12 @@ class CompactingMachine(LogMachine):
         """A replica that has only the batches knows what each producer wrote last."""
         first = after[0].base
         known = self.log.producers.newest_base_offsets()
-        told = newest_of_producers([batch.header for batch in after])
+        noted = newest_of_producers([batch.header for batch in after])
         history = [h for h in self.model.history if h.base_offset >= first]
         for producer, newest in newest_of_producers(history).items():
             header = next(h for h in reversed(history) if h.producer_id == producer)
             if header.base_offset in known:
-                assert told[producer] == newest
+                assert noted[producer] == newest
 
     def with_cleaned(self) -> list[StoredBatch]:
         """The model's batches, with the cleaned ones in place of those that they stand for."""

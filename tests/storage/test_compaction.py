@@ -766,8 +766,8 @@ def test_producers_are_known_from_the_compacted_log_alone() -> None:
     compact(log)
     log.sync()
     assert offsets(log) == [17, 18]
-    told = newest_of_producers([batch.header for batch in batches(log)])
-    assert told == {7: (0, 16, 5), 8: (2, 18, 11)}
+    noted = newest_of_producers([batch.header for batch in batches(log)])
+    assert noted == {7: (0, 16, 5), 8: (2, 18, 11)}
     for path in files(disk, ".producers"):
         disk.remove(path)
     log = killed(disk, COMPACT)

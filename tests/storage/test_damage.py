@@ -959,8 +959,8 @@ REMOVALS = {
 def test_a_log_notices_that_its_files_are_gone(how: str) -> None:
     disk = sim_disk()
     log = open_log(disk)
-    told: list[str] = []
-    log.on_missing = lambda: told.append(log.damage)
+    noted: list[str] = []
+    log.on_missing = lambda: noted.append(log.damage)
     append(log, b"a")
     log.sync()
     log.check_place()
@@ -968,7 +968,7 @@ def test_a_log_notices_that_its_files_are_gone(how: str) -> None:
     REMOVALS[how](disk, log)
     log.check_place()
     log.check_place()
-    assert told == [log.damage]
+    assert noted == [log.damage]
     assert log.damage.startswith(f"{DIRECTORY} was moved, or files in it are missing: ")
     assert log.readable_end_offset == 0
     with pytest.raises(DamagedLogError):

@@ -356,7 +356,7 @@ class Model:
         self.log: list[Sent] = []
         self.committed = 0  # batches of the log
         self.sent: list[tuple[Run, Sent]] = []  # ever: each may arrive at any time, and again
-        self.told: set[int] = set()  # records that some run knows to be stored
+        self.noted: set[int] = set()  # records that some run knows to be stored
 
     @property
     def records(self) -> list[int]:
@@ -368,7 +368,7 @@ class Model:
         written = self.table.last_written(ID)
         assert len(self.records) == (0 if written is None else written.last_sequence + 1)
         self.committed = len(self.log)
-        self.told.update(self.records)
+        self.noted.update(self.records)
         run.begin(self.records)
 
     def send(self, run: Run, count: int) -> None:
@@ -388,7 +388,7 @@ class Model:
         if is_answered:
             if is_stored:
                 self.committed = len(self.log)
-                self.told.update(sent.records)
+                self.noted.update(sent.records)
             run.hear(sent, is_stored=is_stored)
 
     def elect(self, kept: int) -> None:
@@ -398,7 +398,7 @@ class Model:
 
     def check(self) -> None:
         assert len(set(self.records)) == len(self.records), "each once"
-        assert self.told <= set(self.records), "what a run leaves out stays"
+        assert self.noted <= set(self.records), "what a run leaves out stays"
 
 
 STEPS = st.lists(

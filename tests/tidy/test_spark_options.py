@@ -71,8 +71,8 @@ def test_the_default_changes_nothing() -> None:
             )
             continue
         streaming = modes == "stream"
-        told = SourceOptions.parse({**READ, name: text}, streaming=streaming)
-        assert _without_notices(told) == _without_notices(
+        noted = SourceOptions.parse({**READ, name: text}, streaming=streaming)
+        assert _without_notices(noted) == _without_notices(
             SourceOptions.parse(READ, streaming=streaming)
         )
 
@@ -111,8 +111,8 @@ def test_a_setting_has_the_default_of_the_client_and_its_direction() -> None:
 def test_every_word_on_the_page_is_accepted_as_the_client_writes_it(
     name: str, words: tuple[str, ...]
 ) -> None:
-    told = re.findall("`([^`]+)`", re.split(r"default:", SETTINGS[name][2])[0])
-    assert set(told) == set(words)
+    noted = re.findall("`([^`]+)`", re.split(r"default:", SETTINGS[name][2])[0])
+    assert set(noted) == set(words)
     setting = name.removeprefix("raftlog.").replace(".", "_")
     for word in words:
         for text in (word, word.lower(), word.upper()):
@@ -121,9 +121,9 @@ def test_every_word_on_the_page_is_accepted_as_the_client_writes_it(
 
 
 def test_every_codec_on_the_page_is_accepted() -> None:
-    told = re.findall("`([^`]+)`", WRITING["codec"][2].split(";")[0])
-    assert set(told) == set(CODEC_NAMES)
-    for word in told:
+    noted = re.findall("`([^`]+)`", WRITING["codec"][2].split(";")[0])
+    assert set(noted) == set(CODEC_NAMES)
+    for word in noted:
         assert (
             SinkOptions.parse({**ADDRESS, "codec": word.upper()}, streaming=False).codec
             == (Codec[word.upper()])
@@ -147,7 +147,7 @@ def test_the_messages_in_the_troubleshooting_are_those_of_the_code() -> None:
     page = (ROOT / "docs/how-to/use-spark.md").read_text(encoding="utf-8")
     table = page[page.index("## Troubleshooting") :].splitlines()
     cells = [line.split(" | ")[0] for line in table if line.startswith("| `")]
-    told = [text for cell in cells for text in re.findall("`([^`]+)`", cell)]
+    noted = [text for cell in cells for text in re.findall("`([^`]+)`", cell)]
     code = " ".join(
         node.value
         for folder in ("spark_source", "raftlog/client")
@@ -157,10 +157,10 @@ def test_the_messages_in_the_troubleshooting_are_those_of_the_code() -> None:
     )
     names = {name for module in (errors, planning, writer) for name in vars(module)}
     wrong = []
-    for text in told:
+    for text in noted:
         parts = [part.strip(" .?") for part in re.split(r"\.\.\.|'[^']*'|\d+|[()]", text)]
         is_known = all(part in code or part in names for part in parts)
         if not is_known and not text.startswith(OTHERS):
             wrong.append(text)
-    assert len(told) > 15
+    assert len(noted) > 15
     assert not wrong, "no message of the data source"

@@ -126,7 +126,7 @@ def test_a_rule_is_created_and_only_this_one_is_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "noted"),
     [
         ({"principal": ""}, "not a principal"),
         ({"operation": "CLUSTER_ACTION"}, "has no operation"),
@@ -137,10 +137,10 @@ def test_a_rule_is_created_and_only_this_one_is_deleted() -> None:
         ({"host": "example.org"}, "not an IP address"),
     ],
 )
-def test_a_rule_that_could_never_apply_is_refused(changed: dict[str, str], told: str) -> None:
+def test_a_rule_that_could_never_apply_is_refused(changed: dict[str, str], noted: str) -> None:
     admin = Cluster1()
     form = {"principal": "a", "operation": "READ", "resource_type": "TOPIC", "resource_name": "t"}
-    with pytest.raises(InvalidRequestError, match=told):
+    with pytest.raises(InvalidRequestError, match=noted):
         app.create_rule(pages_of(admin), {**form, **changed})
     assert len(admin.acls) == 60
 

@@ -196,7 +196,7 @@ def test_a_topic_is_created_and_changed(browser: Browser, bootstrap: str) -> Non
 
 
 def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) -> None:
-    for path, fields, status, told in (
+    for path, fields, status, noted in (
         ("/new-topic", {"name": topic}, 409, "exists"),
         ("/new-topic", {"name": "a b"}, 400, "a b"),
         ("/new-topic", {"name": "t", "partitions": "x"}, 400, "partitions"),
@@ -204,7 +204,7 @@ def test_a_change_that_is_not_possible_says_why(browser: Browser, topic: str) ->
         (f"/topics/{topic}/partitions", {"partitions": "1"}, 400, "partitions"),
     ):
         code, text = browser.post(path, **fields)
-        assert (code, told in text) == (status, True), (path, fields, text)
+        assert (code, noted in text) == (status, True), (path, fields, text)
         check(text)
 
 

@@ -36,7 +36,7 @@ def test_the_format_is_recognised(data: bytes | None, kind: str, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "wanted", "kind", "told"),
+    ("data", "wanted", "kind", "noted"),
     [
         (b"plain", "json", "text", "not json: JSON is malformed"),
         (b"\xff\xff", "text", "hex", "not text: invalid start byte"),
@@ -46,11 +46,11 @@ def test_the_format_is_recognised(data: bytes | None, kind: str, text: str) -> N
         (b"[" * 10_000, "json", "text", "not json"),
     ],
 )
-def test_a_format_that_was_asked_for(data: bytes, wanted: str, kind: str, told: str) -> None:
+def test_a_format_that_was_asked_for(data: bytes, wanted: str, kind: str, noted: str) -> None:
     shown = decode(data, wanted)
     assert shown.kind == kind
-    assert told in shown.problem
-    assert bool(told) == bool(shown.problem)
+    assert noted in shown.problem
+    assert bool(noted) == bool(shown.problem)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_change_from_its_own_page_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "form", "is_read_only", "told"),
+    ("headers", "form", "is_read_only", "noted"),
     [
         (OWN, FORM, True, "read-only"),
         (OWN, {}, False, "reload it"),
@@ -46,10 +46,10 @@ def test_a_change_from_its_own_page_is_accepted() -> None:
     ],
 )
 def test_other_changes_are_refused(
-    headers: dict[str, str], form: dict[str, str], is_read_only: bool, told: str
+    headers: dict[str, str], form: dict[str, str], is_read_only: bool, noted: str
 ) -> None:
     refused = app.change_refusal(headers, form, "secret", is_read_only=is_read_only)
-    assert told in refused
+    assert noted in refused
 
 
 def test_the_policy_allows_no_inline_code() -> None:

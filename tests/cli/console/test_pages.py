@@ -133,9 +133,9 @@ def test_a_record_is_produced(browser: Browser, topic: str) -> None:
     text = text_of(browser.get(f"/topics/{topic}/records/0/0"))
     assert "a tombstone" in text
     assert "Key 0 B, null" in text
-    for fields, told in (({"headers": "x"}, "headers: "), ({"partition": "9"}, "partition 9")):
+    for fields, noted in (({"headers": "x"}, "headers: "), ({"partition": "9"}, "partition 9")):
         status, text = browser.post(page, **fields)
-        assert (status // 100, told in text) == (4, True), text
+        assert (status // 100, noted in text) == (4, True), text
 
 
 def test_the_fullest_disk_has_the_least_share_of_free_space() -> None:

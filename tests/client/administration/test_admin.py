@@ -601,8 +601,8 @@ def test_a_call_with_wrong_arguments_is_refused_as_any_function_does(
 
 def test_nobody_there(admin_fake: FakeCluster) -> None:
     admin_fake.down.add(1)
-    told = pytest.raises(BrokerUnavailableError, match="broker-1:9100")
-    with the_admin_of(admin_fake) as admin, told:
+    noted = pytest.raises(BrokerUnavailableError, match="broker-1:9100")
+    with the_admin_of(admin_fake) as admin, noted:
         admin.list_topics()
 
 
@@ -673,8 +673,8 @@ async def test_the_given_broker_is_asked(fake: FakeCluster) -> None:
     asked: list[tuple[int, str, str | None]] = []
 
     def describe(peer: Peer, request: Request) -> None:
-        told = [cluster.LogLevel(logger="root", level=f"of {peer.broker_id}", is_own=True)]
-        peer.write(peer.state.reply(request, cluster.DescribeLogLevelsResponse(levels=told)))
+        noted = [cluster.LogLevel(logger="root", level=f"of {peer.broker_id}", is_own=True)]
+        peer.write(peer.state.reply(request, cluster.DescribeLogLevelsResponse(levels=noted)))
 
     def alter(peer: Peer, request: Request) -> None:
         assert isinstance(request.message, cluster.AlterLogLevelsRequest)

@@ -290,12 +290,12 @@ async def test_a_summary_adds_what_each_leader_knows(fake: FakeCluster) -> None:
     async with admin_of(fake) as admin:
         found = await admin.summarize_cluster()
     assert found.topics is not None
-    (told,) = found.topics
-    assert (told.name, told.id, told.partitions, told.available, told.unavailable) == (
+    (noted,) = found.topics
+    assert (noted.name, noted.id, noted.partitions, noted.available, noted.unavailable) == (
         *("t", "id"),
         *(10, 7, 3),
     )
-    assert (told.records, told.end, told.under_replicated, told.at_min_isr) == (6, 8, 1, 1)
+    assert (noted.records, noted.end, noted.under_replicated, noted.at_min_isr) == (6, 8, 1, 1)
     assert [
         (broker.id, broker.live, broker.leads, broker.replicas) for broker in found.brokers
     ] == [

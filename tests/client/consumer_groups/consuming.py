@@ -40,14 +40,14 @@ async def some(consumer: AsyncConsumer, count: int = 1) -> list[int]:
     return found
 
 
-class Story:
+class Timeline:
     """What the callbacks of one consumer were told, in order."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[int]]] = []
+        self.noted: list[tuple[str, list[int]]] = []
 
     def _note(self, what: str) -> Callable[[list[TopicPartition]], None]:
-        return lambda partitions: self.told.append((what, [tp.partition for tp in partitions]))
+        return lambda partitions: self.noted.append((what, [tp.partition for tp in partitions]))
 
     @property
     def callbacks(self) -> dict[str, Any]:

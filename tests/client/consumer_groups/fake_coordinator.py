@@ -40,7 +40,7 @@ class FakeCoordinator:
     def __init__(self, cluster: FakeCluster, broker: int = 1) -> None:
         self.cluster = cluster
         self.broker = broker
-        self.told = broker  # whom the brokers name, when they are asked
+        self.noted = broker  # whom the brokers name, when they are asked
         self.records: dict[bytes, bytes | None] = {}
         self.version = 0
         self.parked: dict[tuple[str, str], asyncio.Event] = {}
@@ -58,11 +58,11 @@ class FakeCoordinator:
 
     # -- what tests do
 
-    def move(self, broker: int, *, told: bool = True) -> None:
+    def move(self, broker: int, *, noted: bool = True) -> None:
         """Another broker is the coordinator from now on."""
         self.broker = broker
-        if told:
-            self.told = broker
+        if noted:
+            self.noted = broker
         self.shard = self._load()
         for event in self.parked.values():
             event.set()
@@ -146,10 +146,10 @@ class FakeCoordinator:
     def _find(self, peer: Peer, request: Request) -> None:
         message = request.message
         assert isinstance(message, wire.FindCoordinatorsRequest)
-        address = self.cluster.addresses[self.told]
+        address = self.cluster.addresses[self.noted]
         found = [
             wire.CoordinatorInfo(
-                group=group, broker_id=self.told, host=address.host, port=address.port
+                group=group, broker_id=self.noted, host=address.host, port=address.port
             )
             for group in message.groups
         ]

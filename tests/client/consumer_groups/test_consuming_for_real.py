@@ -149,23 +149,23 @@ def test_arrow(log: EmbeddedLog, topic: str) -> None:
 
 
 def test_two_share_and_each_hears_of_it(log: EmbeddedLog, topic: str) -> None:
-    told: list[tuple[str, int]] = []
+    noted: list[tuple[str, int]] = []
     with consumer_of(log, topic) as one, consumer_of(log, topic) as two:
         one.subscribe(
             [topic],
-            on_assign=lambda partitions: told.append(("assign", len(partitions))),
-            on_revoke=lambda partitions: told.append(("revoke", len(partitions))),
+            on_assign=lambda partitions: noted.append(("assign", len(partitions))),
+            on_revoke=lambda partitions: noted.append(("revoke", len(partitions))),
         )
         some(one)
         two.subscribe([topic])
         share(one, two)
-        assert told == [("assign", 2), ("revoke", 1)]
+        assert noted == [("assign", 2), ("revoke", 1)]
         assert one.assignment() | two.assignment() == {TopicPartition(topic, n) for n in (0, 1)}
         two.unsubscribe()
         assert two.assignment() == set()
         while len(one.assignment()) < 2:
             one.poll(20, 1)
-        assert told[2:] == [("assign", 1)]
+        assert noted[2:] == [("assign", 1)]
 
 
 def test_a_wait_for_records_is_interrupted_by_a_rebalance(log: EmbeddedLog, topic: str) -> None:
@@ -213,20 +213,20 @@ async def _coroutine(_partitions: list[TopicPartition]) -> None:
 
 
 def test_commits_without_waiting(log: EmbeddedLog, topic: str) -> None:
-    told: list[Any] = []
+    noted: list[Any] = []
     first = TopicPartition(topic, 0)
     with consumer_of(log, topic, auto_commit=False) as consumer:
         consumer.subscribe([topic])
         some(consumer, 4)
         given = [{first: OffsetAndMetadata(offset)} for offset in (1, 2)]
-        futures = [consumer.commit_async(one, lambda *done: told.append(done)) for one in given]
+        futures = [consumer.commit_async(one, lambda *done: noted.append(done)) for one in given]
         assert [future.result(20) for future in futures] == given
         bad = consumer.commit_async({first: 99})
         with pytest.raises(InvalidRequestError, match="beyond the end offset 10"):
             bad.result(20)
-        assert told == []
+        assert noted == []
         consumer.poll(0)
-        assert told == [(one, None) for one in given]
+        assert noted == [(one, None) for one in given]
         assert consumer.committed(first) == 2
 
 

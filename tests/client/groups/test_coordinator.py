@@ -92,13 +92,13 @@ async def test_it_is_found_once_and_again_when_it_has_moved(fake: FakeCluster) -
 async def test_news_that_are_old_are_waited_out(fake: FakeCluster) -> None:
     fake.create("t")
     groups = FakeCoordinator(fake, broker=1)
-    groups.move(2, told=False)
+    groups.move(2, noted=False)
     coordinators = Coordinators(cluster_of(fake))
     asking = asyncio.ensure_future(coordinators.call("g", apis.OFFSET_FETCH, FETCH))
     await asyncio.sleep(3)
     assert not asking.done()
     assert len(asked(fake, OffsetFetchRequest)) < 20, "with pauses"
-    groups.told = 2
+    groups.noted = 2
     await asking
 
 

@@ -51,7 +51,7 @@ from raftlog.protocol.records import (
 from raftlog.protocol.schema import Failure
 from raftlog.protocol.security import ApiVersionsRequest
 from raftlog.types import OffsetAndMetadata, TopicPartition
-from tests.client.consumer_groups.consuming import Story, consumer_of, filled, some, until
+from tests.client.consumer_groups.consuming import Timeline, consumer_of, filled, some, until
 from tests.client.consumer_groups.fake_coordinator import FakeCoordinator, answer_of, heartbeat_of
 from tests.client.fake_topics import FakeLog
 from tests.client.interrupts import interrupted
@@ -156,18 +156,18 @@ async def test_what_is_committed_at_once_goes_out_together_and_in_order(fake: Fa
     async with consumer_of(fake, auto_commit=False) as consumer:
         await consumer.subscribe(["t"])
         await some(consumer, 50)
-        told: list[tuple[Any, Any]] = []
+        noted: list[tuple[Any, Any]] = []
         futures = [
-            consumer.commit_async({A: offset}, lambda *done: told.append(done))
+            consumer.commit_async({A: offset}, lambda *done: noted.append(done))
             for offset in range(40)
         ]
         await asyncio.gather(*futures)
         assert groups.committed()[A] == 39
         assert len(fake.asked(OffsetCommitRequest)) < 10
-        assert told == []
+        assert noted == []
         await consumer.poll(10)
-        assert [offsets[A].offset for offsets, _ in told] == list(range(40))
-        assert {error for _, error in told} == {None}
+        assert [offsets[A].offset for offsets, _ in noted] == list(range(40))
+        assert {error for _, error in noted} == {None}
 
 
 def bad_offsets() -> list[tuple[Any, type[Exception], str]]:
@@ -270,9 +270,9 @@ async def test_a_commit_of_one_that_is_fenced_is_told_and_the_consumer_joins_aga
     fake: FakeCluster,
 ) -> None:
     groups = filled(fake)
-    story = Story()
+    timeline = Timeline()
     async with consumer_of(fake) as consumer:
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         await some(consumer, 2)
         fake.next(apis.OFFSET_COMMIT, refuse(FencedMemberError("too late")))
         with pytest.raises(FencedMemberError, match="too late"):
@@ -280,7 +280,7 @@ async def test_a_commit_of_one_that_is_fenced_is_told_and_the_consumer_joins_aga
         assert await some(consumer, 5) == [0, 1, 2, 3, 4]
         await consumer.commit()
         assert groups.committed()[A] == 5
-        assert story.told == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
+        assert timeline.noted == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
 
 
 def test_failing_automatic_commits_are_no_reason_to_stop(caplog: pytest.LogCaptureFixture) -> None:
@@ -357,9 +357,9 @@ async def test_closing_waits_for_the_commit_of_what_is_being_given_up(fake: Fake
 def test_one_that_does_not_poll_leaves_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     async def test(fake: FakeCluster) -> None:
         groups = filled(fake)
-        story = Story()
+        timeline = Timeline()
         async with consumer_of(fake, max_poll_interval_ms=10_000) as consumer:
-            await consumer.subscribe(["t"], **story.callbacks)
+            await consumer.subscribe(["t"], **timeline.callbacks)
             await some(consumer, 2)
             await asyncio.sleep(9.9)
             assert len(groups.members()) == 1
@@ -368,7 +368,7 @@ def test_one_that_does_not_poll_leaves_and_comes_back(caplog: pytest.LogCaptureF
             with pytest.raises(FencedMemberError, match="lost its membership"):
                 await consumer.commit()
             assert await some(consumer) == [0], "nothing was committed"
-            assert story.told == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
+            assert timeline.noted == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
 
     run(test)
     assert "max_poll_interval_ms=10000" in caplog.text
@@ -390,26 +390,26 @@ async def test_a_slow_handler_is_no_reason_as_long_as_it_is_within_the_poll_inte
 @runs(run)
 async def test_without_a_coordinator_for_its_session_a_member_gives_up(fake: FakeCluster) -> None:
     groups = filled(fake)
-    story = Story()
+    timeline = Timeline()
     async with consumer_of(fake, session_timeout_ms=6_000) as consumer:
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         await some(consumer, 2)
         await consumer.commit()
         for _ in range(200):
             fake.next(apis.GROUP_HEARTBEAT, vanish)
-        await until(lambda: story.told[-1][0] == "lost", consumer)
+        await until(lambda: timeline.noted[-1][0] == "lost", consumer)
         assert await consumer.assignment() == set()
         fake._next[apis.GROUP_HEARTBEAT].clear()
-        await until(lambda: story.told[-1][0] == "assign", consumer)
+        await until(lambda: timeline.noted[-1][0] == "assign", consumer)
         assert len(groups.members()) == 1
 
 
 @runs(run, brokers=3)
 async def test_the_coordinator_moves_and_nobody_notices(fake: FakeCluster) -> None:
     groups = filled(fake)
-    story = Story()
+    timeline = Timeline()
     async with consumer_of(fake) as consumer:
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         await some(consumer, 2)
         groups.move(2)
         await some(consumer, 1)
@@ -423,7 +423,7 @@ async def test_the_coordinator_moves_and_nobody_notices(fake: FakeCluster) -> No
         fake.resume(2)
         await asyncio.sleep(30)
         assert await consumer.poll(0, 1)
-        assert story.told == [("assign", [0, 1])]
+        assert timeline.noted == [("assign", [0, 1])]
 
 
 def do_and_vanish(peer: Peer, request: Request) -> None:
@@ -505,16 +505,16 @@ async def test_a_member_that_reads_nothing_raises_when_its_user_is_deleted(
 @runs(run)
 async def test_one_member_reads_commits_and_another_goes_on(fake: FakeCluster) -> None:
     groups = filled(fake)
-    story = Story()
+    timeline = Timeline()
     async with consumer_of(fake) as consumer:
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         assert await some(consumer, 4) == [0, 1, 2, 3]
         assert await consumer.assignment() == {A, B}
         assert await consumer.lag() == {A: 1, B: 0}
         who = consumer.group_metadata()
         assert (who.group, who.member_epoch, who.instance_id) == ("g", 1, None)
         assert list(groups.members()) == [who.member_id]
-    assert story.told == [("assign", [0, 1]), ("revoke", [0, 1])]
+    assert timeline.noted == [("assign", [0, 1]), ("revoke", [0, 1])]
     assert groups.members() == {}
     assert groups.committed() == {A: 4, B: 0}
     async with consumer_of(fake) as consumer:
@@ -978,15 +978,15 @@ class GroupModel(RuleBasedStateMachine):
         self.hear(*(self.requests[at] if stays else self.requests.pop(at)))
 
     def hear(self, reader: Reader, request: GroupHeartbeatRequest) -> None:
-        told: GroupHeartbeatResponse | RaftlogError
+        noted: GroupHeartbeatResponse | RaftlogError
         try:
             step = self.shard.heartbeat(heartbeat_of(request), now=self.now, now_ms=START_MS)
         except RaftlogError as error:
-            told = error
+            noted = error
         else:
             self.keep(step)
-            told = answer_of(step.result)
-        self.answers.append((reader, request, told))
+            noted = answer_of(step.result)
+        self.answers.append((reader, request, noted))
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), rarely=st.integers(0, 2))
@@ -1006,12 +1006,12 @@ class GroupModel(RuleBasedStateMachine):
         self,
         reader: Reader,
         request: GroupHeartbeatRequest,
-        told: GroupHeartbeatResponse | RaftlogError,
+        noted: GroupHeartbeatResponse | RaftlogError,
     ) -> None:
-        if isinstance(told, RaftlogError):
-            reader.membership.failed(request, told, retry_at=None)
+        if isinstance(noted, RaftlogError):
+            reader.membership.failed(request, noted, retry_at=None)
         else:
-            reader.membership.answered(request, told, now=self.now)
+            reader.membership.answered(request, noted, now=self.now)
 
     @rule(which=st.integers(0, 2))
     def poll(self, which: int) -> None:
@@ -1074,20 +1074,20 @@ async def test_two_members_share_and_one_takes_over_what_the_other_leaves(
 ) -> None:
     groups = filled(fake)
     one, two = consumer_of(fake), consumer_of(fake)
-    story = Story()
-    await one.subscribe(["t"], **story.callbacks)
+    timeline = Timeline()
+    await one.subscribe(["t"], **timeline.callbacks)
     await some(one, 2)
     await two.subscribe(["t"])
     await two.poll(10)
     assert await two.assignment() == set(), "the other has not given it up"
-    await until(lambda: story.told[-1][0] == "revoke", one)
+    await until(lambda: timeline.noted[-1][0] == "revoke", one)
     kept = await one.assignment()
     await until(lambda: len(two._subscription.parts) == 1, two)
     assert await two.assignment() == {A, B} - kept
-    assert [what for what, _ in story.told] == ["assign", "revoke"]
+    assert [what for what, _ in timeline.noted] == ["assign", "revoke"]
     await two.close()
     await until(lambda: len(one._subscription.parts) == 2, one)
-    assert story.told[-1] == ("assign", story.told[1][1]), "what it had given up"
+    assert timeline.noted[-1] == ("assign", timeline.noted[1][1]), "what it had given up"
     await one.close()
     assert set(groups.committed()) == {A, B}
 
@@ -1118,17 +1118,17 @@ async def test_a_subscription_is_changed_by_another_one(fake: FakeCluster) -> No
     groups = filled(fake)
     fake.create("u", 1)
     groups.know_topics()
-    story = Story()
+    timeline = Timeline()
     async with consumer_of(fake) as consumer:
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         await some(consumer, 2)
-        await consumer.subscribe(["u"], **story.callbacks)
+        await consumer.subscribe(["u"], **timeline.callbacks)
         u = TopicPartition("u", 0)
         await until(lambda: set(consumer._subscription.parts) == {u}, consumer)
         assert groups.committed()[A] == 2
-        assert story.told == [("assign", [0, 1]), ("revoke", [0, 1]), ("assign", [0])]
+        assert timeline.noted == [("assign", [0, 1]), ("revoke", [0, 1]), ("assign", [0])]
         await consumer.unsubscribe()
-        assert story.told[-1] == ("revoke", [0])
+        assert timeline.noted[-1] == ("revoke", [0])
         assert groups.members() == {}
         with pytest.raises(InvalidRequestError, match="subscribe"):
             await consumer.poll(0)
@@ -1188,13 +1188,13 @@ async def test_static_members_keep_their_partitions_over_a_restart(fake: FakeClu
     groups = filled(fake)
     one = consumer_of(fake, group_instance_id="one")
     two = consumer_of(fake, group_instance_id="two")
-    story = Story()
+    timeline = Timeline()
     for consumer in (one, two):
-        await consumer.subscribe(["t"], **story.callbacks)
+        await consumer.subscribe(["t"], **timeline.callbacks)
         await consumer.poll(10)
     await until(lambda: len(one._subscription.parts) == 1, one)
     await until(lambda: len(two._subscription.parts) == 1, two)
-    mine, before = await one.assignment(), list(story.told)
+    mine, before = await one.assignment(), list(timeline.noted)
     await one.close()
     await asyncio.sleep(20)
     assert await two.poll(10) is not None
@@ -1203,7 +1203,7 @@ async def test_static_members_keep_their_partitions_over_a_restart(fake: FakeClu
     await one.poll(100)
     assert await one.assignment() == mine
     await two.poll(100)
-    assert story.told == [*before, ("revoke", [tp.partition for tp in mine])]
+    assert timeline.noted == [*before, ("revoke", [tp.partition for tp in mine])]
     await one.close()
     await asyncio.sleep(46)
     await until(lambda: len(two._subscription.parts) == 2, two)
@@ -1217,8 +1217,8 @@ async def test_a_second_one_of_an_instance_takes_over_and_the_first_is_told_for_
 ) -> None:
     groups = filled(fake)
     old, new = (consumer_of(fake, group_instance_id="one") for _ in range(2))
-    story = Story()
-    await old.subscribe(["t"], **story.callbacks)
+    timeline = Timeline()
+    await old.subscribe(["t"], **timeline.callbacks)
     await some(old, 1)
     await new.subscribe(["t"])
     await some(new, 1)
@@ -1228,7 +1228,7 @@ async def test_a_second_one_of_an_instance_takes_over_and_the_first_is_told_for_
             await some(old)
     with pytest.raises(RaftlogError):
         await old.commit({A: 0})
-    assert story.told[-1] == ("lost", [0, 1])
+    assert timeline.noted[-1] == ("lost", [0, 1])
     await old.close()
     assert list(groups.members()) == [new.group_metadata().member_id]
     await new.close()

@@ -119,15 +119,15 @@ class FakeLedger:
     """Whose disks are lost."""
 
     failed: set[int] = field(default_factory=set)
-    told: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
 
     def lost(self, targets: Collection[int]) -> None:
         self.failed |= set(targets)
-        self.told.append(f"lost {sorted(targets)}")
+        self.noted.append(f"lost {sorted(targets)}")
 
     def returned(self, targets: Collection[int]) -> None:
         self.failed -= set(targets)
-        self.told.append(f"returned {sorted(targets)}")
+        self.noted.append(f"returned {sorted(targets)}")
 
 
 @contextmanager

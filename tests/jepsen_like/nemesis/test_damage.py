@@ -170,7 +170,7 @@ def test_a_helix_harms_another_partition_on_each_broker(tmp_path: Path) -> None:
     fault = fault_of("corrupt", "closed", helix=True, live=True)
     effect = nemesis.begin(fault)
     assert effect.targets == (1, 2, 3)
-    harmed = [Path(told["file"]).parent.name for told in effect.seen["changed"].values()]
+    harmed = [Path(noted["file"]).parent.name for noted in effect.seen["changed"].values()]
     assert sorted(harmed) == ["0", "1", "2"]
     assert ledger.asked == [(1,), (2,), (3,)]
 

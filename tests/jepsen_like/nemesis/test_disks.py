@@ -151,7 +151,7 @@ def test_the_ledger_is_told_what_is_lost() -> None:
     assert ledger.failed == {1}
     nemesis.heal()
     nemesis.heal()
-    assert ledger.told == ["lost [1]", "returned [1]"]
+    assert ledger.noted == ["lost [1]", "returned [1]"]
 
 
 def test_disks_are_needed() -> None:

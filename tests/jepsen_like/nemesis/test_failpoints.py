@@ -50,7 +50,7 @@ class FakeCluster:
     hosts: dict[int, FakeHost] = field(
         default_factory=lambda: {number: FakeHost() for number in (1, 2, 3)}
     )
-    told: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
     stubborn: bool = False
 
     def up(self) -> set[int]:
@@ -59,21 +59,21 @@ class FakeCluster:
     def kill(self, broker_ids: Collection[int]) -> None:
         for number in broker_ids:
             self.hosts[number].process.running = False
-            self.told.append(f"kill {number}")
+            self.noted.append(f"kill {number}")
 
     def spawn(self, broker_id: int) -> None:
         self.hosts[broker_id].process.running = True
-        self.told.append(f"spawn {broker_id}, armed: {self.rules(broker_id)}")
+        self.noted.append(f"spawn {broker_id}, armed: {self.rules(broker_id)}")
 
     def start_broker(self, broker_id: int) -> float:
         if self.stubborn:
             raise BrokerUnavailableError("it will not")
         self.hosts[broker_id].process.running = True
-        self.told.append(f"start {broker_id}, armed: {self.rules(broker_id)}")
+        self.noted.append(f"start {broker_id}, armed: {self.rules(broker_id)}")
         return 0.5
 
     def expect_exit(self, broker_ids: Collection[int]) -> None:
-        self.told.append(f"may end: {sorted(broker_ids)}")
+        self.noted.append(f"may end: {sorted(broker_ids)}")
 
     def status(self) -> ClusterStatus:
         return {}
@@ -165,7 +165,7 @@ def test_a_crash_is_told_once_the_broker_is_gone(tmp_path: Path) -> None:
     assert effect.seen["sites"] == ["segment.sync.before"]
     ended = nemesis.end(fault)
     assert ended.injected
-    assert cluster.told == ["may end: [2]", "start 2, armed: []"]
+    assert cluster.noted == ["may end: [2]", "start 2, armed: []"]
     assert cluster.up() == {1, 2, 3}
 
 
@@ -195,7 +195,7 @@ def test_what_is_never_come_by_was_not_injected(tmp_path: Path) -> None:
     assert not ended.injected
     assert ended.seen["hits"] == 0
     assert cluster.up() == {1, 2, 3}
-    assert cluster.told == ["may end: [2]"]
+    assert cluster.noted == ["may end: [2]"]
     assert "nothing" in nemesis.end(fault).seen
 
 
@@ -206,7 +206,7 @@ def test_a_crash_while_recovering_kills_and_starts_first(tmp_path: Path) -> None
     fault = crash("journal.read.before=crash", "recovering")
     assert nemesis.begin(fault).injected
     nemesis.end(fault)
-    assert cluster.told == [
+    assert cluster.noted == [
         "may end: [2]",
         "kill 2",
         "spawn 2, armed: ['journal.read.before=crash # fault 1']",
@@ -218,15 +218,15 @@ def test_a_broker_whose_disk_hangs_may_end_and_is_reset(tmp_path: Path) -> None:
     cluster, nemesis = made(tmp_path, lambda cluster: cluster.come_by(2, "segment.sync.before"))
     rule = "segment.sync.before=stall(300)"
     for undo in ("end", "heal"):
-        cluster.told.clear()
+        cluster.noted.clear()
         fault = FaultPlan(kind="hung-disk", targets=(2,), args={"rule": rule, "ends": True})
         nemesis.begin(fault)
-        assert cluster.told == ["may end: [2]"]
+        assert cluster.noted == ["may end: [2]"]
         if undo == "end":
             nemesis.end(fault)
         else:
             nemesis.heal()
-        assert cluster.told == ["may end: [2]", "kill 2", "start 2, armed: []"]
+        assert cluster.noted == ["may end: [2]", "kill 2", "start 2, armed: []"]
 
 
 def test_two_faults_of_one_broker_are_switched_apart(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_those_that_ran_are_down_until_the_end() -> None:
     assert (ended.injected, ended.seen) == (True, {"answers_after_s": {"1": 0.25}})
     assert one.done[-1] == "mount", "never on an empty directory"
     assert cluster.running() == {1, 3}, "another took broker 2 down, and starts it"
-    assert ledger.told == []
+    assert ledger.noted == []
 
 
 def test_a_cut_that_took_nothing_is_no_power_cut() -> None:
@@ -124,7 +124,7 @@ def test_the_ledger_is_told_what_is_lost() -> None:
     nemesis.begin(cut(2, lossy=True))
     nemesis.heal()
     nemesis.heal()
-    assert ledger.told == ["lost [1]", "returned [1]", "lost [2]", "returned [2]"]
+    assert ledger.noted == ["lost [1]", "returned [1]", "lost [2]", "returned [2]"]
 
 
 def test_one_that_does_not_start_keeps_nobody_else_down() -> None:

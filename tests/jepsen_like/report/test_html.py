@@ -254,8 +254,8 @@ def test_what_was_found_is_told_with_evidence() -> None:
 
 
 def test_several_kinds_are_all_named() -> None:
-    told = html.sentence(verdict("invalid", {"MOVED": 3, "GAP": 1_000}))
-    assert told == "2 kinds of anomaly were found: MOVED (3), GAP (1,000)."
+    noted = html.sentence(verdict("invalid", {"MOVED": 3, "GAP": 1_000}))
+    assert noted == "2 kinds of anomaly were found: MOVED (3), GAP (1,000)."
 
 
 def test_what_was_not_judged_is_no_zero() -> None:
@@ -266,8 +266,8 @@ def test_what_was_not_judged_is_no_zero() -> None:
 
 
 def test_unknown_says_why() -> None:
-    told = html.sentence(verdict("unknown", troubles=("it broke", "it burnt", "it sank")))
-    assert told.endswith("anomalies are possible: it broke (and 2 more)")
+    noted = html.sentence(verdict("unknown", troubles=("it broke", "it burnt", "it sank")))
+    assert noted.endswith("anomalies are possible: it broke (and 2 more)")
     assert "reports no reason" in html.sentence(verdict("unknown"))
 
 

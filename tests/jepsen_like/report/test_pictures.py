@@ -96,8 +96,8 @@ def test_an_axis_has_a_handful_of_ticks(length_s: float) -> None:
 def test_a_picture_can_be_told_to_those_who_do_not_see_it() -> None:
     root = sheet().finish(200)
     names = (root.get("aria-labelledby") or "").split()
-    told = {element.get("id"): element.text for element in root}
-    assert [told[name] for name in names] == ["Title", "Told."]
+    noted = {element.get("id"): element.text for element in root}
+    assert [noted[name] for name in names] == ["Title", "Told."]
     assert root.get("role") == "img"
     assert root.get("viewBox") == "0 0 1000 200"
 

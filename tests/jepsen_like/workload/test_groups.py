@@ -78,15 +78,15 @@ OFFSETS_SHAPE = WorkloadShape(
 
 @pytest.mark.integration
 def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def see(entry: AnyEntry) -> None:
         if isinstance(entry, Committed) and max(entry.offsets.values(), default=-1) > 0:
-            told.add(entry.group)
+            noted.add(entry.group)
 
     async def until_both_were_told(context: WorkloadContext) -> None:
         watch(context, see)
-        await until(lambda: told == {"g1", "g2"})
+        await until(lambda: noted == {"g1", "g2"})
 
     made = plan(OFFSETS_SHAPE, TOPICS[0])
     history = Play(tmp_path, OffsetsWorkload(), made).run(until_both_were_told)

@@ -248,7 +248,7 @@ def test_aiokafka_rebalances_commits_and_resumes(broker: RunningBroker) -> None:
             session_timeout_ms=10_000,
         )
 
-    async def story() -> None:
+    async def timeline() -> None:
         one = consumer()
         await one.start()
         found = [await one.getone() for _ in range(RECORDS)]
@@ -264,4 +264,4 @@ def test_aiokafka_rebalances_commits_and_resumes(broker: RunningBroker) -> None:
         await one.stop()
         await two.stop()
 
-    asyncio.run(asyncio.wait_for(story(), TIMEOUT_S))
+    asyncio.run(asyncio.wait_for(timeline(), TIMEOUT_S))

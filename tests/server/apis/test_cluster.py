@@ -43,11 +43,11 @@ from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
 from raftlog.server.partition import EventLog
 from tests.running import runs
-from tests.server.cluster.paper import PaperReply, Scene, play
+from tests.server.cluster.fake import FakeReply, Scene, play
 from tests.server.harness import Client, RunningBroker, batch_of
 
 
-class PaperOperations:
+class FakeOperations:
     """Answers with what it was asked; a change takes as long as the test says."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,7 +76,7 @@ class PaperOperations:
 
 class Asking:
     def __init__(self, s: Scene) -> None:
-        self.operations = PaperOperations(s.loop)
+        self.operations = FakeOperations(s.loop)
         self.context = cast(
             BrokerContext,
             SimpleNamespace(
@@ -86,8 +86,8 @@ class Asking:
             ),
         )
 
-    def ask(self, handler: Any, message: Any) -> PaperReply:
-        reply = PaperReply()
+    def ask(self, handler: Any, message: Any) -> FakeReply:
+        reply = FakeReply()
         request = cast(Request, SimpleNamespace(message=message))
         for _ in handler(self.context, request, reply.as_reply) or ():
             pass
@@ -202,7 +202,7 @@ def test_corruption_of_a_copy_is_reported_with_its_offset(
 
 def answer(log: EventLog, since_ms: int) -> tuple[list[EventStatus], int]:
     """The events of the response, and the number of steps."""
-    reply = PaperReply()
+    reply = FakeReply()
     context = cast(BrokerContext, SimpleNamespace(events=log))
     request = cast(Request, SimpleNamespace(message=DescribeEventsRequest(since_ms=since_ms)))
     steps = list(cluster.handle(context, request, reply.as_reply))
@@ -238,7 +238,7 @@ def test_many_events_are_read_in_steps() -> None:
 # Who may ask for what: brokers for the state and with commands, operators for IDs and removals.
 
 
-class Desk:
+class Rig:
     """A broker with a secret, and one connection to it."""
 
     def __init__(self) -> None:
@@ -266,20 +266,20 @@ class Desk:
         )
         self.connection = SimpleNamespace(is_operator=False, peer_identity=None)
 
-    def ask(self, handler: Any, message: Any) -> PaperReply:
-        reply = PaperReply(connection=cast(Any, self.connection))
+    def ask(self, handler: Any, message: Any) -> FakeReply:
+        reply = FakeReply(connection=cast(Any, self.connection))
         request = cast(Request, SimpleNamespace(message=message))
         handler(cast(BrokerContext, self.context), request, reply.as_reply)
         return reply
 
 
 def test_brokers_get_the_state_and_have_commands_proposed() -> None:
-    desk = Desk()
-    reply = desk.ask(cluster.handle_state, ClusterStateRequest(version=0, wait_ms=0))
+    rig = Rig()
+    reply = rig.ask(cluster.handle_state, ClusterStateRequest(version=0, wait_ms=0))
     assert reply.answers[0][0].version == 3
     command = ProposeRequest(command=b"x")
-    desk.ask(cluster.handle_propose, command)
-    assert desk.begun == [command]
+    rig.ask(cluster.handle_propose, command)
+    assert rig.begun == [command]
 
 
 @pytest.mark.parametrize(
@@ -291,13 +291,13 @@ def test_brokers_get_the_state_and_have_commands_proposed() -> None:
     ],
 )
 def test_operators_prove_that_they_know_the_secret(handler: Any, message: Any) -> None:
-    desk = Desk()
+    rig = Rig()
     with pytest.raises(AccessDeniedError, match="requires the cluster secret"):
-        desk.ask(handler, message)
-    assert desk.begun == []
-    desk.connection.is_operator = True
-    desk.ask(handler, message)
-    assert len(desk.begun) == 1
+        rig.ask(handler, message)
+    assert rig.begun == []
+    rig.connection.is_operator = True
+    rig.ask(handler, message)
+    assert len(rig.begun) == 1
 
 
 # -- recovery --------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_operators_prove_that_they_know_the_secret(handler: Any, message: Any) -
 # ``survey`` and ``revive``: passed on to the broker's recovery, and answered.
 
 
-class PaperRecovery:
+class FakeRecovery:
     def __init__(self) -> None:
         self.revived: list[ReviveRequest] = []
 
@@ -318,14 +318,14 @@ class PaperRecovery:
         self.revived.append(request)
 
 
-def ask(s: Scene, handler: Any, message: Any) -> tuple[PaperReply, PaperRecovery]:
-    paper, reply = PaperRecovery(), PaperReply()
+def ask(s: Scene, handler: Any, message: Any) -> tuple[FakeReply, FakeRecovery]:
+    fake, reply = FakeRecovery(), FakeReply()
     context = SimpleNamespace(
-        cluster=SimpleNamespace(recovery=paper), administration=Administration(s.loop)
+        cluster=SimpleNamespace(recovery=fake), administration=Administration(s.loop)
     )
     request = cast(Request, SimpleNamespace(message=message))
     handler(cast(BrokerContext, context), request, reply.as_reply)
-    return reply, paper
+    return reply, fake
 
 
 @runs(play)
@@ -340,10 +340,10 @@ async def test_a_survey_is_answered(s: Scene) -> None:
 @runs(play)
 async def test_a_revival_is_answered_when_it_is_done_or_failed(s: Scene) -> None:
     request = ReviveRequest(group="a", generation=0)
-    reply, paper = ask(s, cluster.handle_revive, request)
+    reply, fake = ask(s, cluster.handle_revive, request)
     await asyncio.sleep(0.01)
     assert reply.answers == [(ReviveResponse(), ())]
-    assert paper.revived == [request]
+    assert fake.revived == [request]
     reply, _ = ask(s, cluster.handle_revive, ReviveRequest(group="a", generation=1))
     await asyncio.sleep(0.01)
     (failure,) = reply.errors

@@ -61,7 +61,7 @@ from raftlog.server.apis import peer
 from raftlog.server.context import BrokerContext
 from raftlog.server.peers.links import SocketPeerConnector
 from raftlog.types import Buffer
-from tests.server.cluster.paper import PaperReply
+from tests.server.cluster.fake import FakeReply
 from tests.server.peers.world import HANDLERS, SECRET, FakeBroker
 
 TIMEOUT_S = 20.0
@@ -528,8 +528,8 @@ class Context:
         )
 
 
-def handle(handler: Any, message: Any) -> tuple[Context, PaperReply]:
-    context, reply = Context(), PaperReply()
+def handle(handler: Any, message: Any) -> tuple[Context, FakeReply]:
+    context, reply = Context(), FakeReply()
     request = cast(Request, SimpleNamespace(message=message))
     handler(cast(BrokerContext, context), request, reply.as_reply)
     return context, reply

@@ -41,7 +41,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from tests.running import runs
-from tests.server.cluster.paper import PaperReply, Scene, play, state_of
+from tests.server.cluster.fake import FakeReply, Scene, play, state_of
 from tests.server.harness import (
     Client,
     FaultyDisk,
@@ -227,7 +227,7 @@ def test_only_so_many_are_answered_at_a_time(
         ask(client, query(1, 2), query(3, 4, 5))
 
 
-# -- in a cluster, on paper ------------------------------------------------------------------------
+# -- in a cluster of fakes ------------------------------------------------------------------------
 
 
 class Asked:
@@ -235,7 +235,7 @@ class Asked:
 
     def __init__(self, host: Partition) -> None:
         self.host = host
-        self.reply = PaperReply()
+        self.reply = FakeReply()
         self.waiting: list[Acknowledge] = []
         self.topics = SimpleNamespace(host=lambda _topic, _partition: host)
         self.cluster = SimpleNamespace(confirm=lambda _host, done: self.waiting.append(done))

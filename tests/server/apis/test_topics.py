@@ -52,7 +52,7 @@ from raftlog.server.apis.topics import (
 )
 from raftlog.server.context import BrokerContext
 from tests.running import runs
-from tests.server.cluster.paper import PaperReply, Scene, play, state_of, write
+from tests.server.cluster.fake import FakeReply, Scene, play, state_of, write
 from tests.server.harness import (
     Client,
     FaultyDisk,
@@ -120,7 +120,7 @@ async def test_a_replica_that_does_not_confirm_is_waited_for_for_a_while(s: Scen
     context = cast("BrokerContext", SimpleNamespace(topics=topics, loop=s.loop))
     parts = [RecordsToDelete(topic="t", partition=n, before_offset=n) for n in (2, 9)]
     request = SimpleNamespace(message=DeleteRecordsRequest(partitions=parts))
-    reply = PaperReply()
+    reply = FakeReply()
     for _ in handle_delete_records(context, cast("Request", request), reply.as_reply):
         pass
     await asyncio.sleep(DELETE_SECONDS_MAX - 1)

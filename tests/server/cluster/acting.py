@@ -1,4 +1,4 @@
-"""The roles of one copy, on paper: its host, its partition's state, and what is told of it."""
+"""The roles of one copy, with fakes: its host, its partition's state, and what is told of it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from raftlog.replication.partition_state import PartitionState
 from raftlog.server.cluster.elections import Event, HostedPartition
 from raftlog.server.cluster.replicas import RoleManager
 from raftlog.server.partition import Partition
-from tests.server.cluster.paper import PaperSurveys, Scene, state_of, status
+from tests.server.cluster.fake import FakeSurveys, Scene, state_of, status
 
 REPLACEMENT_S = 60.0
 
 
-class PaperEffects:
+class FakeEffects:
     """Notes what a ``RoleManager`` causes."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.noted: list[Any] = []
         self.soon: list[HostedPartition] = []
         self.copies: list[HostedPartition] = []
 
     def role_changed(self, hosted: HostedPartition) -> None:
-        self.told.append(hosted.host and (hosted.host.leader, hosted.host.leader_epoch))
+        self.noted.append(hosted.host and (hosted.host.leader, hosted.host.leader_epoch))
 
     def schedule(self, hosted: HostedPartition) -> None:
         self.soon.append(hosted)
@@ -32,7 +32,7 @@ class PaperEffects:
         self.copies.append(hosted)
 
 
-class Acting(PaperEffects):
+class Acting(FakeEffects):
     """This broker is 1, in its first run on disk 1."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Acting(PaperEffects):
         if current:
             self.hosted.on(Event.FOUNDED)
         s.plane.statuses[self.hosted.group_id] = status()
-        self.surveys = PaperSurveys(s)
+        self.surveys = FakeSurveys(s)
         self.roles = RoleManager(
             1,
             s.me,

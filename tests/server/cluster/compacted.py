@@ -16,8 +16,8 @@ from raftlog.server.peers.links import Answer
 from raftlog.storage import Log
 from tests.record.batches import NOW_MS, batch_of
 from tests.server.cluster.copying import Copying
+from tests.server.cluster.fake import FakeReply, Scene
 from tests.server.cluster.leading import Leading
-from tests.server.cluster.paper import PaperReply, Scene
 
 ROUNDS_MAX = 300
 EPOCH = 5  # the leader's
@@ -74,7 +74,7 @@ def log_of(s: Scene, batches: Sequence[bytes], *, start: int = 0, **config: Any)
 
 
 class Pair:
-    """A leader's session for a follower, and that follower's fetcher, with a link on paper."""
+    """A leader's session for a follower, and that follower's fetcher, with a fake link."""
 
     def __init__(self, s: Scene, leader: Log, follower: Log, *, committed: int) -> None:
         self.leading = Leading(s)
@@ -84,7 +84,7 @@ class Pair:
         self.follower.advance_high_watermark(committed)
         self.cuts: list[tuple[int, int]] = []  # each from where to where
         self._seen = 0
-        self._pending: list[tuple[PaperReply, asyncio.Future[Any]]] = []
+        self._pending: list[tuple[FakeReply, asyncio.Future[Any]]] = []
         self._s = s
 
     async def run(self) -> None:
@@ -106,7 +106,7 @@ class Pair:
     def _pass_on(self) -> None:
         asked = self._s.links.asked
         for _, request, future in asked[self._seen :]:
-            reply = PaperReply()
+            reply = FakeReply()
             self.leading.session.fetch(request, reply.as_reply)
             self._pending.append((reply, future))
         self._seen = len(asked)

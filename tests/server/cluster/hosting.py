@@ -1,4 +1,4 @@
-"""``Partitions`` with a store on a simulated disk and everything else on paper."""
+"""``Partitions`` with a store on a simulated disk, and fakes around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.partition import Partition
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store
-from tests.server.cluster.paper import DISKS, PaperSurveys, Scene, play
+from tests.server.cluster.fake import DISKS, FakeSurveys, Scene, play
 
 
 class Hosting:
@@ -38,7 +38,7 @@ class Hosting:
             s.disk, "/data", broker_id=1, cluster_id="", new_id=lambda: f"id{next(ids)}"
         )
         s.machine.on_change = self._changed
-        self.surveys = PaperSurveys(s)
+        self.surveys = FakeSurveys(s)
         self.partitions = Partitions(
             1,
             s.me,

@@ -15,10 +15,10 @@ from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.fetch_session import FetchSession
 from raftlog.server.partition import Partition
 from raftlog.storage import Log
-from tests.server.cluster.paper import (
+from tests.server.cluster.fake import (
     DISKS,
     TOPIC_ID,
-    PaperReply,
+    FakeReply,
     Scene,
     state_of,
 )
@@ -59,9 +59,9 @@ class Leading:
         full: bool = False,
         forgotten: tuple[int, ...] = (),
         bytes_max: int = 1 << 20,
-        reply: PaperReply | None = None,
-    ) -> PaperReply:
-        reply = reply or PaperReply()
+        reply: FakeReply | None = None,
+    ) -> FakeReply:
+        reply = reply or FakeReply()
         request = ReplicaFetchRequest(
             partitions=list(positions),
             full=full,
@@ -98,10 +98,10 @@ def at(
     )
 
 
-def only(reply: PaperReply) -> ReplicaFetched:
+def only(reply: FakeReply) -> ReplicaFetched:
     (part,) = reply.parts
     return part
 
 
-def values(reply: PaperReply) -> list[bytes]:
+def values(reply: FakeReply) -> list[bytes]:
     return values_of(b"".join(reply.answers[0][1]))

@@ -46,7 +46,7 @@ from raftlog.server.cluster.node import ClusterNode
 from raftlog.testing.simulator.operators import still_changing
 from raftlog.types import NewTopic
 from tests.running import runs
-from tests.server.cluster.paper import DISKS, TOPIC_ID, PaperSurveys, Scene, play, state_of, status
+from tests.server.cluster.fake import DISKS, TOPIC_ID, FakeSurveys, Scene, play, state_of, status
 from tests.server.cluster.simulated import Cluster, growing_world, on, operations
 
 RECORDS = [b"%d" % number for number in range(10)]
@@ -287,7 +287,7 @@ class Deciding:
         self.s = s
         s.see(2, 3)
         self.hosted: HostedPartition = s.hosted(state)
-        self.surveys = PaperSurveys(s)
+        self.surveys = FakeSurveys(s)
         self.controller = PartitionController(
             1,
             s.plane.as_plane,

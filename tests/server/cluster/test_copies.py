@@ -38,9 +38,9 @@ from raftlog.testing.simulator.world import (
 from tests.replication.samples import View
 from tests.running import runs
 from tests.server.cluster.compacted import EPOCH, Pair, history, joined, log_of
+from tests.server.cluster.fake import DISKS, Scene, append, play
 from tests.server.cluster.hosting import Hosting, hosting
 from tests.server.cluster.leading import at, only
-from tests.server.cluster.paper import DISKS, Scene, append, play
 from tests.server.cluster.simulated import Cluster, on, operations
 
 
@@ -319,13 +319,13 @@ def test_a_damaged_leader_hands_over_first() -> None:
         await h.create()
         await h.elect(1)
         host = h.host()
-        told: list[RaftlogError | None] = []
+        announced: list[RaftlogError | None] = []
         h.s.workers.hold()
-        host.when_committed(append(host, b"a"), told.append)
+        host.when_committed(append(host, b"a"), announced.append)
         host.log.note_damage("found by a read", offset=0)
         h.partitions.review(list(h.partitions.hosted.values()))
         assert host.leadership is None
-        assert len(told) == 1, "nobody waits for a leader that is gone"
+        assert len(announced) == 1, "nobody waits for a leader that is gone"
         (elect,) = h.s.plane.commands()
         assert isinstance(elect, Elect)
         h.s.plane.agree()

@@ -40,7 +40,7 @@ from raftlog.server.cluster.elections import (
 from raftlog.server.cluster.membership import Incarnation
 from raftlog.storage.log_dirs import LogDir
 from tests.running import runs
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, play, state_of, write
+from tests.server.cluster.fake import DISKS, TOPIC_ID, Scene, play, state_of, write
 from tests.storage.logs import sim_disk
 
 
@@ -205,11 +205,11 @@ async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(
     hosted = s.hosted(state_of(1, 2, witnesses=[3], version=9))
     hosted.is_known = False
     broadcast.send([hosted])
-    assert s.links.told == [], "another broker leads the group"
+    assert s.links.noted == [], "another broker leads the group"
     s.plane.leading = {hosted.group_id}
     broadcast.send([hosted])
-    assert [broker for broker, _ in s.links.told] == [4], "5 is down, the others vote"
-    (state,) = s.links.told[0][1].states
+    assert [broker for broker, _ in s.links.noted] == [4], "5 is down, the others vote"
+    (state,) = s.links.noted[0][1].states
     assert (state.topic_id, state.partition, state.version) == (TOPIC_ID, 0, 9)
     assert state.state == hosted.state.encode()
 
@@ -235,7 +235,7 @@ async def test_states_of_another_history_are_ignored(s: Scene) -> None:
     )
     s.links.up = {4}
     broadcast.send([hosted])
-    assert s.links.told[0][1].recovery == "forced"
+    assert s.links.noted[0][1].recovery == "forced"
 
 
 @runs(play)
@@ -245,10 +245,10 @@ async def test_the_first_leader_sends_its_state_before_its_group_has_a_leader(s:
     hosted = s.hosted(state_of(1, 2, leader=1))
     hosted.is_known = True
     broadcast.send([hosted])
-    assert [broker for broker, _ in s.links.told] == [4]
+    assert [broker for broker, _ in s.links.noted] == [4]
     hosted.is_known = False
     broadcast.send([hosted])
-    assert len(s.links.told) == 1, "the state is from before this start"
+    assert len(s.links.noted) == 1, "the state is from before this start"
 
 
 @runs(play)
@@ -300,7 +300,7 @@ async def test_a_deleted_topic_is_forgotten(s: Scene) -> None:
 # Elections by what the replicas hold: who is asked, how long that takes, and what is reported.
 
 
-class Desk:
+class Rig:
     """Broker 1, which has a copy with two records of epoch 1; 2 and 3 are there as well."""
 
     def __init__(self, s: Scene, **facts: Any) -> None:
@@ -348,7 +348,7 @@ class Desk:
 
 @runs(play)
 async def test_the_longest_log_of_all_that_are_there_leads(s: Scene) -> None:
-    d = Desk(s)
+    d = Rig(s)
     assert d.choose(first=1) is None
     await s.come_to_rest()
     assert [broker for broker, *_ in s.links.asked] == [2, 3]
@@ -363,7 +363,7 @@ async def test_the_longest_log_of_all_that_are_there_leads(s: Scene) -> None:
 
 @runs(play)
 async def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only(s: Scene) -> None:
-    d = Desk(s)
+    d = Rig(s)
     d.choose()
     await s.come_to_rest()
     await d.answer(2, 4)
@@ -374,7 +374,7 @@ async def test_a_broker_that_does_not_answer_is_waited_for_a_short_time_only(s: 
 
 @runs(play)
 async def test_what_was_reported_is_asked_for_again_while_there_is_no_leader(s: Scene) -> None:
-    d = Desk(s)
+    d = Rig(s)
     d.choose()
     await s.come_to_rest()
     await d.answer(2, 2, Standing.DAMAGED)
@@ -390,7 +390,7 @@ async def test_what_was_reported_is_asked_for_again_while_there_is_no_leader(s: 
 
 @runs(play)
 async def test_where_all_are_unsure_the_longest_leads_uncleanly(s: Scene) -> None:
-    d = Desk(s)
+    d = Rig(s)
     assert d.hosted.host is not None
     d.hosted.host.log.doubt = "it did not stop cleanly"
     d.choose()
@@ -402,7 +402,7 @@ async def test_where_all_are_unsure_the_longest_leads_uncleanly(s: Scene) -> Non
 
 @runs(play)
 async def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known(s: Scene) -> None:
-    d = Desk(s, version=4)
+    d = Rig(s, version=4)
     assert not d.surveys.is_sound(d.hosted, 2)
     await s.come_to_rest()
     await d.answer(2, 7, version=3)
@@ -413,7 +413,7 @@ async def test_a_copy_is_sound_if_its_broker_says_so_in_the_state_that_is_known(
 
 @runs(play)
 async def test_what_this_broker_reports_of_its_own_copies(s: Scene) -> None:
-    d = Desk(s)
+    d = Rig(s)
     assert d.hosted.host is not None
     log, me = d.hosted.host.log, Incarnation("here", 7)
     state = replace(d.hosted.state, version=5, leader_epoch=9)

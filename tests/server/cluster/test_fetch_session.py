@@ -35,8 +35,8 @@ from raftlog.server.partition import Partition
 from raftlog.storage import Log
 from raftlog.testing.disk import Fault
 from tests.running import runs
+from tests.server.cluster.fake import DISKS, TOPIC_ID, Scene, append, play, state_of, write
 from tests.server.cluster.leading import WAIT_MS, Leading, at, only, values
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of, write
 from tests.server.harness import error_of
 
 
@@ -381,7 +381,7 @@ async def test_where_the_log_begins_is_told_too(s: Scene) -> None:
 # Whether this broker still leads: the others that may be elected say so, or the group does.
 
 
-class PaperSession:
+class FakeSession:
     """A follower that asks again when the test says so, and follows what the test says."""
 
     def __init__(self) -> None:
@@ -413,8 +413,8 @@ class Asking:
         self.member = HostedPartition(
             "t", TOPIC_ID, 0, 3, PartitionMachine(state.encode()), self.host
         )
-        self.sessions = {2: PaperSession(), 3: PaperSession()}
-        self.told: list[RaftlogError | None] = []
+        self.sessions = {2: FakeSession(), 3: FakeSession()}
+        self.noted: list[RaftlogError | None] = []
         self.proposals: list[Callable[[Outcome], None]] = []
         self.confirmation = LeadershipCheck(
             1,
@@ -429,7 +429,7 @@ class Asking:
         self.proposals.append(done)
 
     def ask(self) -> None:
-        self.confirmation.confirm(self.host, self.told.append)
+        self.confirmation.confirm(self.host, self.noted.append)
 
     def apply(self) -> None:
         """The command is applied here, and with it all that was agreed on before."""
@@ -442,18 +442,18 @@ async def test_all_the_others_have_to_be_heard(s: Scene) -> None:
     a.ask()
     a.sessions[2].is_heard()
     a.sessions[2].is_heard()
-    assert a.told == []
+    assert a.noted == []
     a.sessions[3].is_heard()
-    assert a.told == [None]
+    assert a.noted == [None]
     await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
-    assert a.told == [None], "once"
+    assert a.noted == [None], "once"
 
 
 @runs(play)
 async def test_alone_in_sync_there_is_nobody_to_ask(s: Scene) -> None:
     a = Asking(s, isr=[1])
     a.ask()
-    assert a.told == [None]
+    assert a.noted == [None]
 
 
 @runs(play)
@@ -461,9 +461,9 @@ async def test_a_member_of_the_elr_has_to_be_heard_too(s: Scene) -> None:
     """It may have been elected, though it is not in sync."""
     a = Asking(s, isr=[1], elr=[2], min_isr=2)
     a.ask()
-    assert a.told == []
+    assert a.noted == []
     a.sessions[2].is_heard()
-    assert a.told == [None]
+    assert a.noted == [None]
     await asyncio.sleep(2 * GROUP_SECONDS)
     assert not a.proposals, "the group need not be asked"
 
@@ -476,11 +476,11 @@ async def test_the_group_settles_it_where_a_member_is_down(s: Scene) -> None:
     await asyncio.sleep(RETRY_SECONDS)
     a.ask()
     await asyncio.sleep(GROUP_SECONDS / 2)
-    assert (a.told, len(a.proposals)) == ([], 1), "one at a time"
+    assert (a.noted, len(a.proposals)) == ([], 1), "one at a time"
     a.apply()
-    assert a.told == [None]
+    assert a.noted == [None]
     a.apply()
-    assert a.told == [None, None]
+    assert a.noted == [None, None]
     assert not a.proposals
 
 
@@ -491,11 +491,11 @@ async def test_the_group_settles_it_where_a_member_does_not_answer(s: Scene) -> 
     assert not a.proposals
     await asyncio.sleep(GROUP_SECONDS * 1.1)
     a.apply()
-    assert a.told == [None]
+    assert a.noted == [None]
     a.sessions[2].is_heard()
     a.sessions[3].is_heard()
     await asyncio.sleep(2 * CONFIRM_SECONDS_MAX)
-    assert a.told == [None], "once"
+    assert a.noted == [None], "once"
 
 
 @runs(play)
@@ -507,7 +507,7 @@ async def test_a_group_that_has_elected_another_leader_confirms_nothing(s: Scene
     await asyncio.sleep(RETRY_SECONDS)
     a.member.machine.apply(Elect(a.member.state.version, 2, DISKS[2]).encode())
     a.apply()
-    assert [type(error) for error in a.told] == [NotLeaderError]
+    assert [type(error) for error in a.noted] == [NotLeaderError]
     assert a.host.leadership is not None
 
 
@@ -517,10 +517,10 @@ async def test_a_group_without_a_leader_leaves_it_to_the_members(s: Scene) -> No
     a.ask()
     await asyncio.sleep(GROUP_SECONDS * 1.1)
     a.proposals.pop()(NotProposed("no leader in time"))
-    assert a.told == []
+    assert a.noted == []
     a.sessions[2].is_heard()
     a.sessions[3].is_heard()
-    assert a.told == [None]
+    assert a.noted == [None]
 
 
 @runs(play)
@@ -530,11 +530,11 @@ async def test_who_is_silent_is_named_after_a_while(s: Scene) -> None:
     a.ask()
     a.sessions[2].is_heard()
     await asyncio.sleep(CONFIRM_SECONDS_MAX * 1.1)
-    (error,) = a.told
+    (error,) = a.noted
     assert isinstance(error, LeaderNotAvailableError)
     assert "neither brokers 3 nor a majority" in str(error)
     a.sessions[2].is_heard()
-    assert len(a.told) == 1
+    assert len(a.noted) == 1
 
 
 @runs(play)
@@ -543,7 +543,7 @@ async def test_who_follows_in_another_epoch_confirms_nothing(s: Scene) -> None:
     a.sessions[2].epoch = 6
     a.ask()
     a.sessions[2].is_heard()
-    assert a.told == []
+    assert a.noted == []
 
 
 @runs(play)
@@ -560,7 +560,7 @@ async def test_who_does_not_follow_yet_is_asked_again(s: Scene) -> None:
     await asyncio.sleep(2 * RETRY_SECONDS)
     a.sessions[2].is_heard()
     a.sessions[3].is_heard()
-    assert a.told == [None]
+    assert a.noted == [None]
 
 
 @runs(play)
@@ -571,7 +571,7 @@ async def test_nobody_is_asked_again_when_the_time_is_up(s: Scene) -> None:
     for _ in range(100):
         a.sessions[2].is_heard()
         await asyncio.sleep(RETRY_SECONDS)
-    assert [type(error) for error in a.told] == [LeaderNotAvailableError]
+    assert [type(error) for error in a.noted] == [LeaderNotAvailableError]
     assert not a.sessions[2].waiting
 
 
@@ -581,9 +581,9 @@ async def test_a_leader_that_is_one_no_more_says_so(s: Scene) -> None:
     a.ask()
     a.host.follow(2, 6)
     a.sessions[2].is_heard()
-    assert [type(error) for error in a.told] == [NotLeaderError]
+    assert [type(error) for error in a.noted] == [NotLeaderError]
     a.ask()
-    assert [type(error) for error in a.told] == [NotLeaderError] * 2
+    assert [type(error) for error in a.noted] == [NotLeaderError] * 2
 
 
 @runs(play)
@@ -592,7 +592,7 @@ async def test_a_new_epoch_of_the_same_leader_is_another_question(s: Scene) -> N
     a.ask()
     a.host.lead(state_of(1, 2, 3, epoch=6, isr=[1, 2], version=2), 1, lag_max_seconds=10)
     a.sessions[2].is_heard()
-    assert [type(error) for error in a.told] == [NotLeaderError]
+    assert [type(error) for error in a.noted] == [NotLeaderError]
 
 
 # -- replica session limits ------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from tests.server.cluster.copying import (
     part,
     values,
 )
-from tests.server.cluster.paper import TOPIC_ID, Scene, play, write
+from tests.server.cluster.fake import TOPIC_ID, Scene, play, write
 
 
 @runs(play)
@@ -60,11 +60,11 @@ async def test_it_says_where_it_is_and_takes_what_comes(s: Scene) -> None:
     at = c.position()
     assert (at.fetch_offset, at.durable_offset, at.last_epoch) == (2, 0, 5)
     assert not c.last.full
-    assert s.links.told == []
+    assert s.links.noted == []
     s.workers.release()
     await s.come_to_rest()
-    ((_, told),) = s.links.told
-    (durable,) = told.partitions
+    ((_, noted),) = s.links.noted
+    (durable,) = noted.partitions
     assert (durable.durable_offset, durable.leader_epoch) == (2, 5)
 
 
@@ -366,13 +366,13 @@ async def test_what_is_durable_is_told_again_when_nobody_took_it(s: Scene) -> No
     data = batches(source)
     await c.answer(part(length=len(data)), data=data)
     assert log.acknowledged_end_offset == 1
-    assert s.links.told == []
+    assert s.links.noted == []
     s.links.takes = True
     await asyncio.sleep(BACKOFF_SECONDS * 1.1)
-    ((_, told),) = s.links.told
-    assert told.partitions[0].durable_offset == 1
+    ((_, noted),) = s.links.noted
+    assert noted.partitions[0].durable_offset == 1
     await asyncio.sleep(1)
-    assert len(s.links.told) == 1, "once is enough"
+    assert len(s.links.noted) == 1, "once is enough"
 
 
 @runs(play)
@@ -388,7 +388,7 @@ async def test_progress_of_many_is_told_in_parts(
     for host in hosts:
         host.on_durable(host)
     await s.come_to_rest()
-    assert [len(told.partitions) for _, told in s.links.told] == [2, 2, 1]
+    assert [len(noted.partitions) for _, noted in s.links.noted] == [2, 2, 1]
 
 
 @runs(play)
@@ -552,7 +552,7 @@ async def test_a_closed_host_takes_nothing(s: Scene) -> None:
     assert host.log.log_end_offset == 0
 
 
-class PaperFetcher:
+class FakeFetcher:
     def __init__(self, leader: int) -> None:
         self.leader = leader
         self.events: list[Any] = []
@@ -572,11 +572,11 @@ class PaperFetcher:
 
 @runs(play)
 async def test_a_partition_is_copied_from_one_leader_at_a_time(s: Scene) -> None:
-    made: dict[int, PaperFetcher] = {}
+    made: dict[int, FakeFetcher] = {}
 
     def make(leader: int) -> Any:
         assert leader not in made
-        made[leader] = PaperFetcher(leader)
+        made[leader] = FakeFetcher(leader)
         return made[leader]
 
     fetchers = ReplicaFetchers(make)

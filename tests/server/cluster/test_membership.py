@@ -60,7 +60,7 @@ from raftlog.testing.simulator.world import (
     start_broker,
 )
 from raftlog.types import NewTopic
-from tests.server.cluster.paper import DISKS, Scene, play, status
+from tests.server.cluster.fake import DISKS, Scene, play, status
 from tests.server.cluster.simulated import Cluster, growing_world, on
 
 SESSION_S = 3.0

@@ -36,8 +36,8 @@ from raftlog.server.cluster.topics import LEADERS_TIMEOUT_SECONDS, ClusterTopics
 from raftlog.testing.simulator.world import World
 from raftlog.types import TopicPartition
 from tests.running import runs
+from tests.server.cluster.fake import state_of
 from tests.server.cluster.hosting import Hosting, hosting
-from tests.server.cluster.paper import state_of
 from tests.server.cluster.simulated import Cluster, on, operations
 from tests.server.harness import finished
 
@@ -64,13 +64,13 @@ def test_it_describes_brokers_and_partitions(cluster: Cluster) -> None:
     cluster.create()
     cluster.send(b"a")
     leader = cluster.leader(1)
-    told = describe(cluster, leader)
-    assert told.cluster_id == cluster.node(1).machine.cluster_id
-    assert told.controller == operations(cluster, 1).controller()
-    assert [(b.id, b.live, b.fenced) for b in told.brokers] == [
+    noted = describe(cluster, leader)
+    assert noted.cluster_id == cluster.node(1).machine.cluster_id
+    assert noted.controller == operations(cluster, 1).controller()
+    assert [(b.id, b.live, b.fenced) for b in noted.brokers] == [
         (1, True, False), (2, True, False), (3, True, False)
     ]  # fmt: skip
-    (partition,) = told.partitions
+    (partition,) = noted.partitions
     assert (partition.leader, partition.isr) == (leader, [1, 2, 3])
     assert partition.high_watermark == 1
     replicas = {replica.broker: replica for replica in partition.replica_status}

@@ -59,14 +59,14 @@ def test_nothing_is_forced_while_there_is_a_majority(cluster: Cluster) -> None:
     cluster.create()
     cluster.send(b"a")
     before = generations(cluster, 1)
-    told = recover(cluster, 1)
-    assert (told.partitions, told.cluster_note) == ([], "")
+    noted = recover(cluster, 1)
+    assert (noted.partitions, noted.cluster_note) == ([], "")
     machine = cluster.world.brokers[2]
     machine.is_kept_down = True
     machine.kill()
     cluster.world.run_for(5)
-    told = recover(cluster, 1)
-    assert (told.partitions, told.cluster_note) == ([], "")
+    noted = recover(cluster, 1)
+    assert (noted.partitions, noted.cluster_note) == ([], "")
     assert generations(cluster, 1) == before
 
 
@@ -102,10 +102,10 @@ def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
     version = cluster.node(left).machine.version
     cluster.lose(*gone)
     cluster.world.run_for(5)
-    told = accept(cluster, left)
+    noted = accept(cluster, left)
     assert cluster.node(left).machine.version >= version + UNSEEN_CHANGES
-    assert f"broker {left} becomes the only voter" in told.cluster_note
-    (partition,) = told.partitions
+    assert f"broker {left} becomes the only voter" in noted.cluster_note
+    (partition,) = noted.partitions
     assert partition.failure is None
     assert partition.leader == left
     assert partition.log_end_offset == 20
@@ -168,8 +168,8 @@ def test_a_second_time_there_is_nothing_left_to_do(cluster: Cluster) -> None:
     accept(cluster, 1)
     before = generations(cluster, 1)
     assert min(before) >= FORCED
-    told = recover(cluster, 1)
-    assert (told.partitions, told.cluster_note) == ([], "")
+    noted = recover(cluster, 1)
+    assert (noted.partitions, noted.cluster_note) == ([], "")
     assert generations(cluster, 1) == before
 
 
@@ -177,9 +177,9 @@ def test_only_the_topics_that_are_named(cluster: Cluster) -> None:
     cluster.create()
     cluster.lose(2, 3)
     cluster.world.run_for(5)
-    told = accept(cluster, 1, topics=["u"])
-    assert told.partitions == []
-    assert told.cluster_note != ""
+    noted = accept(cluster, 1, topics=["u"])
+    assert noted.partitions == []
+    assert noted.cluster_note != ""
 
 
 def down(cluster: Cluster, *numbers: int) -> None:
@@ -224,8 +224,8 @@ def test_a_broker_without_a_vote_goes_on_when_no_voter_is_left(restarts: bool) -
         shown = recover(cluster, 2, dry_run=True)
         assert (shown.lost, shown.needs_loss) == ([1], True)
         recover(cluster, 2, lost=[1], accept_loss=True)
-        told = accept(cluster, 2)
-        assert [part.failure for part in told.partitions] == [None] * len(told.partitions)
+        noted = accept(cluster, 2)
+        assert [part.failure for part in noted.partitions] == [None] * len(noted.partitions)
         assert cluster.state(2).leader == 2
         assert cluster.read(1) == [b"a"]
 
@@ -242,8 +242,8 @@ def test_the_newest_copy_of_the_state_counts_when_no_voter_is_left() -> None:
         cluster.lose(1, 2, 3)
         cluster.start(4)
         world.run_for(5)
-        told = accept(cluster, 4)
-        assert "broker 5 becomes the only voter" in told.cluster_note
+        noted = accept(cluster, 4)
+        assert "broker 5 becomes the only voter" in noted.cluster_note
         assert "t" in cluster.node(5).machine.topics
         cluster.until(lambda: "t" in cluster.node(4).machine.topics)
 
@@ -257,9 +257,9 @@ def test_two_empty_disks_beside_it_are_no_majority(cluster: Cluster, asked: str)
     cluster.start(1, 2)
     cluster.until(lambda: cluster.node(1).liveness.is_linked(3))
     cluster.until(lambda: cluster.node(3).liveness.is_linked(1))
-    told = accept(cluster, 3 if asked == "survivor" else 1)
-    assert "brokers 1, 2 are lost: broker 3 becomes the only voter" in told.cluster_note
-    (partition,) = told.partitions
+    noted = accept(cluster, 3 if asked == "survivor" else 1)
+    assert "brokers 1, 2 are lost: broker 3 becomes the only voter" in noted.cluster_note
+    (partition,) = noted.partitions
     assert (partition.leader, partition.failure) == (3, None)
     cluster.in_sync(3, {1, 2, 3})
     cluster.send(b"b")
@@ -273,12 +273,12 @@ def test_what_would_be_done_can_be_asked_first(cluster: Cluster) -> None:
     cluster.lose(1, 2)
     cluster.world.run_for(5)
     before = generations(cluster, 3)
-    told = recover(cluster, 3, dry_run=True)
-    assert "broker 3 becomes the only voter" in told.cluster_note
-    (partition,) = told.partitions
+    noted = recover(cluster, 3, dry_run=True)
+    assert "broker 3 becomes the only voter" in noted.cluster_note
+    (partition,) = noted.partitions
     assert "Records that these have acknowledged without it after that are lost" in partition.note
     assert (partition.leader, partition.log_end_offset) == (None, 1)
-    assert told.lost == [1, 2]
+    assert noted.lost == [1, 2]
     assert generations(cluster, 3) == before
 
 
@@ -297,9 +297,9 @@ def test_nothing_is_done_without_the_operators_whole_word(cluster: Cluster, word
         "another loss": {"lost": [2, 3], "accept_loss": True, "loss_id": "0123456789ab"},
         "one of two": {"lost": [2], "accept_loss": True, "loss_id": shown.loss_id},
     }[word]
-    told = recover(cluster, 1, **said)
-    assert (told.needs_loss, told.lost, told.loss_id) == (True, [2, 3], shown.loss_id)
-    assert told.refused == ("accept_loss" in said)
+    noted = recover(cluster, 1, **said)
+    assert (noted.needs_loss, noted.lost, noted.loss_id) == (True, [2, 3], shown.loss_id)
+    assert noted.refused == ("accept_loss" in said)
     assert not cluster.node(1).plane.leads(CLUSTER_GROUP), "nothing was done"
     done = recover(cluster, 1, lost=[2, 3], accept_loss=True, loss_id=shown.loss_id)
     assert [part.leader for part in done.partitions] == [1]
@@ -346,10 +346,10 @@ def test_a_directory_is_lost_though_the_cluster_has_its_majority() -> None:
         down(cluster, *others)
         world.run_for(5)
         asked = min(set(range(1, 6)) - others)
-        told = accept(cluster, asked)
+        noted = accept(cluster, asked)
         if len(others) == 1:
-            assert told.cluster_note == ""
-        assert only(told).leader == left
+            assert noted.cluster_note == ""
+        assert only(noted).leader == left
         history = cluster.node(left).machine.history
         assert len(history) == (len(others) > 2)
         cluster.start(gone)
@@ -478,10 +478,10 @@ def test_the_last_one_may_have_been_started_again(cluster: Cluster) -> None:
     cluster.lose(2, 3)
     cluster.start(1)
     cluster.world.run_for(5)
-    told = recover(cluster, 1)
-    assert (told.partitions, told.needs_loss) == ([], True)
-    told = accept(cluster, 1)
-    assert [(part.partition, part.leader, part.failure) for part in told.partitions] == [
+    noted = recover(cluster, 1)
+    assert (noted.partitions, noted.needs_loss) == ([], True)
+    noted = accept(cluster, 1)
+    assert [(part.partition, part.leader, part.failure) for part in noted.partitions] == [
         (number, 1, None) for number in range(3)
     ]
     cluster.send(b"b")
@@ -602,8 +602,8 @@ def alone(cluster: Cluster) -> tuple[int, int]:
     return had, other
 
 
-def only(told: RecoverClusterResponse) -> RecoveredPartition:
-    (partition,) = told.partitions
+def only(noted: RecoverClusterResponse) -> RecoveredPartition:
+    (partition,) = noted.partitions
     return partition
 
 

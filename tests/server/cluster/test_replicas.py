@@ -44,8 +44,8 @@ from raftlog.storage import Store
 from raftlog.testing.disk import Fault
 from tests.running import runs
 from tests.server.cluster.acting import Acting, leading
+from tests.server.cluster.fake import DISKS, TOPIC_ID, Scene, append, play, state_of, status
 from tests.server.cluster.hosting import Hosting, hosting
-from tests.server.cluster.paper import DISKS, TOPIC_ID, Scene, append, play, state_of, status
 
 OTHER = Elect(1, 2, "disk-2", 12)
 
@@ -150,7 +150,7 @@ def test_an_offline_copy_is_not_replaced() -> None:
 SECONDS_MAX = 10.0
 
 
-class PaperMembership:
+class FakeMembership:
     def __init__(self) -> None:
         self.is_leaving = False
         self.is_in = True
@@ -166,7 +166,7 @@ class Leaving:
         s.see(2, 3)
         s.plane.machines[CLUSTER_GROUP] = s.machine
         s.plane.statuses[CLUSTER_GROUP] = status(voters={b: DISKS[b] for b in (1, 2, 3)})
-        self.membership = PaperMembership()
+        self.membership = FakeMembership()
         self.partitions: list[HostedPartition] = []
         for number, state in enumerate(states):
             hosted = s.hosted(state)
@@ -462,13 +462,13 @@ async def test_a_deleted_topic_ends_every_wait_and_leaves_nothing(h: Hosting) ->
     await h.create()
     await h.elect(1)
     host, hosted = h.host(), h.hosted()
-    told: list[RaftlogError | None] = []
-    host.when_committed(append(host, b"a"), told.append)
+    noted: list[RaftlogError | None] = []
+    host.when_committed(append(host, b"a"), noted.append)
     state = EncodedPartitionState("T1", 9, 1, state_of(2).encode())
     h.state_broadcast.receive([state])
     h.s.command(DeleteTopic(name="t"))
     await h.partitions.until_seen("t")
-    assert [type(error) for error in told] == [UnknownTopicError]
+    assert [type(error) for error in noted] == [UnknownTopicError]
     assert h.roles[-1] == (hosted, True)
     assert h.s.plane.closed == [("T1/0", True)]
     assert "t" not in h.topics
@@ -640,9 +640,9 @@ async def test_a_state_from_before_the_start_names_no_leader(h: Hosting) -> None
 @runs(hosting)
 async def test_of_others_partitions_it_knows_what_it_was_told(h: Hosting) -> None:
     assert h.partitions.state_of("T9", 0) is None
-    told = state_of(2, 3)
-    h.state_broadcast.receive([EncodedPartitionState("T9", 0, 1, told.encode())])
-    assert h.partitions.state_of("T9", 0) == told
+    noted = state_of(2, 3)
+    h.state_broadcast.receive([EncodedPartitionState("T9", 0, 1, noted.encode())])
+    assert h.partitions.state_of("T9", 0) == noted
 
 
 @runs(hosting)
@@ -666,11 +666,11 @@ async def test_replicas_are_known_before_their_state_is_received(h: Hosting) -> 
 @runs(hosting)
 async def test_a_former_voter_knows_what_it_was_told(h: Hosting) -> None:
     await h.create()
-    told = state_of(2, 3, version=9)
-    h.state_broadcast.receive([EncodedPartitionState("T1", 0, 9, told.encode())])
-    assert h.partitions.state_of("T1", 0) != told, "a voter receives commands"
+    noted = state_of(2, 3, version=9)
+    h.state_broadcast.receive([EncodedPartitionState("T1", 0, 9, noted.encode())])
+    assert h.partitions.state_of("T1", 0) != noted, "a voter receives commands"
     h.s.plane.statuses["T1/0"] = status(role="observer")
-    assert h.partitions.state_of("T1", 0) == told
+    assert h.partitions.state_of("T1", 0) == noted
 
 
 @runs(hosting)
@@ -710,7 +710,7 @@ async def test_a_new_state_is_told_to_those_who_have_no_vote(h: Hosting) -> None
     assert record.partitions[0].replicas == (1,)
     h.s.plane.leading.add(f"{record.id}/0")
     await h.elect(1, record.id)
-    assert {broker for broker, _ in h.s.links.told} == {2, 3}
+    assert {broker for broker, _ in h.s.links.noted} == {2, 3}
 
 
 @runs(hosting)
@@ -740,9 +740,9 @@ async def test_it_leads_when_it_was_elected_in_this_very_run_on_this_very_disk(s
     host = a.poll()
     assert host.leadership is not None
     assert host.leader_epoch == 4
-    assert a.told == [(1, 4)]
+    assert a.noted == [(1, 4)]
     a.poll()
-    assert a.told == [(1, 4)], "nothing has changed"
+    assert a.noted == [(1, 4)], "nothing has changed"
 
 
 @pytest.mark.parametrize(
@@ -768,7 +768,7 @@ async def test_in_a_new_epoch_it_leads_anew(s: Scene) -> None:
     second = a.poll(leader_epoch=5).leadership
     assert second is not None
     assert second is not first
-    assert a.told == [(1, 4), (1, 5)]
+    assert a.noted == [(1, 4), (1, 5)]
 
 
 @runs(play)
@@ -785,10 +785,10 @@ async def test_a_newer_state_of_the_same_epoch_is_taken_over(s: Scene) -> None:
 async def test_who_waits_for_a_commit_hears_of_it_when_the_role_ends(s: Scene) -> None:
     a = Acting(s, state_of(1, 2))
     host = a.poll()
-    told: list[RaftlogError | None] = []
-    host.when_committed(append(host, b"a"), told.append)
+    noted: list[RaftlogError | None] = []
+    host.when_committed(append(host, b"a"), noted.append)
     a.poll(leader=2, leader_epoch=2)
-    assert [type(error) for error in told] == [CommitUnknownError]
+    assert [type(error) for error in noted] == [CommitUnknownError]
     assert (host.leader, host.leader_epoch) == (2, 2)
 
 
@@ -800,7 +800,7 @@ async def test_it_follows_the_leader_of_the_epoch_and_waits_for_one(s: Scene) ->
     a.poll()
     a.poll(leader=None, leader_epoch=5)
     assert (host.leader, host.leader_epoch) == (None, 5)
-    assert a.told == [(2, 4), (None, 5)]
+    assert a.noted == [(2, 4), (None, 5)]
 
 
 @runs(play)
@@ -810,7 +810,7 @@ async def test_an_older_state_changes_nothing(s: Scene) -> None:
     host = a.poll()
     a.poll(leader=3, leader_epoch=3)
     assert host.follows(2, 4)
-    assert a.told == [(2, 4)]
+    assert a.noted == [(2, 4)]
 
 
 @runs(play)
@@ -818,7 +818,7 @@ async def test_nobody_is_followed_before_it_is_known_what_the_last_run_acted_on(
     """Else it would acknowledge to an old leader, or cut for it, what a newer one committed."""
     a = Acting(s, state_of(2, 1, epoch=4), current=False)
     host = a.poll()
-    assert (host.leader, host.leader_epoch, a.told) == (None, -1, [])
+    assert (host.leader, host.leader_epoch, a.noted) == (None, -1, [])
     a.poll()
     (question,) = s.plane.proposals
     assert question.command == NO_OP
@@ -1088,7 +1088,7 @@ async def test_a_closed_host_has_no_role_any_more(s: Scene) -> None:
     a = Acting(s, state_of(1, 2))
     a.host.close(RaftlogError("gone"))
     a.poll()
-    assert a.told == []
+    assert a.noted == []
 
 
 # -- the in-sync replicas

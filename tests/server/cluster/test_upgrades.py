@@ -65,11 +65,11 @@ from raftlog.testing.simulator.world import (
 from raftlog.types import NewTopic, TopicPartition
 from tests.replication.samples import View
 from tests.running import runs
-from tests.server.cluster.acting import REPLACEMENT_S, Acting, PaperEffects, leading
-from tests.server.cluster.paper import (
+from tests.server.cluster.acting import REPLACEMENT_S, Acting, FakeEffects, leading
+from tests.server.cluster.fake import (
     DISKS,
     TOPIC_ID,
-    PaperSurveys,
+    FakeSurveys,
     Scene,
     append,
     play,
@@ -697,8 +697,8 @@ class Ring:
                 plane=s.plane.as_plane,
                 liveness=liveness,
                 services=s.services,
-                surveys=PaperSurveys(s),
-                effects=PaperEffects(),
+                surveys=FakeSurveys(s),
+                effects=FakeEffects(),
             )
 
     def _fetch(self, host: Partition) -> None:

@@ -30,8 +30,8 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play
-from tests.server.consumer_groups.paper_groups import Shown
+from tests.server.cluster.fake import Scene, play
+from tests.server.consumer_groups.fake_groups import Shown
 
 ALL = (1, 2, 3)
 DELAY_MS = 1_000
@@ -55,7 +55,7 @@ class Classic(Shown):
 
     def join(self, name: str, *, again: bool = False, owner: str = "connection") -> None:
         def done(result: JoinResult) -> None:
-            self.told.append((name, result.generation))
+            self.noted.append((name, result.generation))
 
         join = Join(
             group="g",
@@ -70,7 +70,7 @@ class Classic(Shown):
 
     def sync(self, name: str, generation: int, **given: bytes) -> None:
         def done(result: SyncResult) -> None:
-            self.told.append((name, result.assignment))
+            self.noted.append((name, result.assignment))
 
         sync = Sync(
             group="g", member_id=name, generation=generation, assignments=tuple(given.items())
@@ -82,13 +82,13 @@ class Classic(Shown):
             lambda groups, now, _now_ms: groups.classic_heartbeat(
                 "g", name, None, generation, now=now
             ),
-            lambda _: self.told.append((name, "alive")),
+            lambda _: self.noted.append((name, "alive")),
             self.failed(name),
         )
 
     def failed(self, name: str) -> Any:
         def failed(error: RaftlogError) -> None:
-            self.told.append((name, type(error)))
+            self.noted.append((name, type(error)))
 
         return failed
 
@@ -101,8 +101,8 @@ async def formed(s: Scene, **fields: Any) -> Classic:
     shown.commit()
     await asyncio.sleep(2 * DELAY_MS / 1_000 + 0.1)
     shown.commit()
-    assert sorted(shown.told) == [("a", 1), ("b", 1)]
-    shown.told.clear()
+    assert sorted(shown.noted) == [("a", 1), ("b", 1)]
+    shown.noted.clear()
     return shown
 
 
@@ -111,9 +111,9 @@ async def test_a_generation_is_told_when_it_is_committed(s: Scene) -> None:
     shown = await Classic(s, isr=ALL).ready()
     shown.join("a")
     await asyncio.sleep(DELAY_MS / 1_000 + 0.1)
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [("a", 1)]
+    assert shown.noted == [("a", 1)]
 
 
 @runs(play)
@@ -122,9 +122,9 @@ async def test_assignments_are_told_when_they_are_committed(s: Scene) -> None:
     shown.sync("b", 1)
     shown.sync("a", 1, a=b"0", b=b"1")
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert sorted(shown.told) == [("a", b"0"), ("b", b"1")]
+    assert sorted(shown.noted) == [("a", b"0"), ("b", b"1")]
 
 
 @runs(play)
@@ -133,7 +133,7 @@ async def test_who_waits_when_leadership_ends_is_sent_elsewhere(s: Scene) -> Non
     shown.sync("b", 1)
     shown.host.follow(2, 6)
     shown.shard.close(NotCoordinatorError("it moved"))
-    assert shown.told == [("b", NotCoordinatorError)]
+    assert shown.noted == [("b", NotCoordinatorError)]
 
 
 @runs(play)
@@ -143,7 +143,7 @@ async def test_who_waits_when_the_log_is_full_is_told_to_try_again(s: Scene) -> 
     s.disk.capacity_bytes = 0
     with pytest.raises(DiskFullError):
         shown.sync("a", 1, a=b"0", b=b"1")
-    assert shown.told == [("b", CoordinatorLoadingError)]
+    assert shown.noted == [("b", CoordinatorLoadingError)]
 
 
 @runs(play)
@@ -152,10 +152,10 @@ async def test_a_newer_request_of_a_member_ends_the_older_wait(s: Scene) -> None
     shown.sync("b", 1)
     shown.sync("b", 1)
     await s.come_to_rest()
-    assert shown.told == [("b", RebalanceInProgressError)]
+    assert shown.noted == [("b", RebalanceInProgressError)]
     shown.sync("a", 1, b=b"1")
     await s.come_to_rest()
-    assert ("b", b"1") in shown.told
+    assert ("b", b"1") in shown.noted
 
 
 @runs(play)
@@ -163,14 +163,14 @@ async def test_a_closed_connection_ends_the_wait_and_not_the_member(s: Scene) ->
     shown = await formed(s)
     shown.sync("a", 1, a=b"0", b=b"1")
     await s.come_to_rest()
-    shown.told.clear()
+    shown.noted.clear()
     shown.join("b", again=True, owner="gone")  # it has what it needs: the same generation
     shown.join("a", again=True, owner="gone")  # the leader's begins a rebalance
-    shown.told.clear()
+    shown.noted.clear()
     shown.shard.forget("gone")
     shown.join("b", again=True)
     await s.come_to_rest()
-    assert shown.told == [("b", 2)], "a has joined, though no response can be sent to it"
+    assert shown.noted == [("b", 2)], "a has joined, though no response can be sent to it"
 
 
 @runs(play)
@@ -181,11 +181,11 @@ async def test_a_session_ends_by_the_clock(s: Scene) -> None:
     await asyncio.sleep(6)
     shown.pulse("a", 1)
     await asyncio.sleep(6)
-    shown.told.clear()
+    shown.noted.clear()
     shown.pulse("b", 1)
     shown.pulse("a", 1)
     await s.come_to_rest()
-    assert shown.told == [("b", UnknownMemberError), ("a", RebalanceInProgressError)]
+    assert shown.noted == [("b", UnknownMemberError), ("a", RebalanceInProgressError)]
 
 
 @runs(play)
@@ -194,6 +194,6 @@ async def test_a_heartbeat_is_answered_by_a_leader_only(s: Scene) -> None:
     shown.answers_questions = False
     shown.pulse("a", 1)
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.questions.pop()(None)
-    assert shown.told == [("a", "alive")]
+    assert shown.noted == [("a", "alive")]

@@ -17,8 +17,8 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play
-from tests.server.consumer_groups.paper_groups import Shown
+from tests.server.cluster.fake import Scene, play
+from tests.server.consumer_groups.fake_groups import Shown
 
 ALL = (1, 2, 3)
 
@@ -28,7 +28,7 @@ async def test_a_heartbeat_with_news_is_answered_at_once(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.groups.epochs["m"] = 2
     shown.beat("m", epoch=1)
-    assert shown.told == [("m", 2)]
+    assert shown.noted == [("m", 2)]
 
 
 @runs(play)
@@ -36,9 +36,9 @@ async def test_a_heartbeat_without_waits_its_time(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.beat("m", wait_seconds=3)
     await asyncio.sleep(2.9)
-    assert shown.told == []
+    assert shown.noted == []
     await asyncio.sleep(0.2)
-    assert shown.told == [("m", 1)]
+    assert shown.noted == [("m", 1)]
     assert shown.host.log.log_end_offset == 0, "and writes nothing"
 
 
@@ -50,9 +50,9 @@ async def test_who_is_woken_is_told_what_is_then_and_when_it_is_committed(s: Sce
     shown.groups.epochs["m"] = 2
     shown.put(b"a", wake=("m",))
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert sorted(map(str, shown.told)) == ["('m', 2)", "1"]
+    assert sorted(map(str, shown.noted)) == ["('m', 2)", "1"]
 
 
 @runs(play)
@@ -62,7 +62,7 @@ async def test_who_was_thrown_out_while_waiting_is_told(s: Scene) -> None:
     del shown.groups.epochs["m"]
     shown.put(b"a", wake=("m",))
     await s.come_to_rest()
-    assert ("m", UnknownMemberError) in shown.told
+    assert ("m", UnknownMemberError) in shown.noted
 
 
 @runs(play)
@@ -70,9 +70,9 @@ async def test_a_newer_heartbeat_answers_the_older(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.beat("m")
     shown.beat("m")
-    assert shown.told == [("m", 1)]
+    assert shown.noted == [("m", 1)]
     await asyncio.sleep(10)
-    assert shown.told == [("m", 1)] * 2
+    assert shown.noted == [("m", 1)] * 2
 
 
 @runs(play)
@@ -82,7 +82,7 @@ async def test_a_connection_that_is_lost_has_no_heartbeats(s: Scene) -> None:
     shown.beat("n", owner="b")
     shown.shard.forget("a")
     await asyncio.sleep(10)
-    assert shown.told == [("n", 1)]
+    assert shown.noted == [("n", 1)]
 
 
 @runs(play)
@@ -90,7 +90,7 @@ async def test_heartbeats_are_answered_when_the_shard_ends(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.beat("m")
     shown.shard.close(NotCoordinatorError("the broker stops"))
-    assert shown.told == [("m", NotCoordinatorError)]
+    assert shown.noted == [("m", NotCoordinatorError)]
     with pytest.raises(NotCoordinatorError):
         shown.beat("m")
 
@@ -102,7 +102,7 @@ async def test_heartbeats_are_answered_when_the_state_is_read_anew(s: Scene) -> 
     s.disk.capacity_bytes = 0
     with pytest.raises(DiskFullError):
         shown.put(b"a")
-    assert shown.told == [("m", CoordinatorLoadingError)]
+    assert shown.noted == [("m", CoordinatorLoadingError)]
 
 
 @runs(play)
@@ -113,11 +113,11 @@ async def test_who_leads_no_more_tells_nothing_even_if_nobody_has_noticed(s: Sce
     shown.put(b"a")
     await s.come_to_rest()
     shown.host.follow(2, 6)
-    assert shown.told == [CommitUnknownError]
+    assert shown.noted == [CommitUnknownError]
     shown.lead(epoch=7)
     await asyncio.sleep(4)
     shown.host.advance_high_watermark(shown.host.log.log_end_offset)
-    assert shown.told == [CommitUnknownError, ("m", NotCoordinatorError)]
+    assert shown.noted == [CommitUnknownError, ("m", NotCoordinatorError)]
 
 
 @runs(play)
@@ -131,7 +131,7 @@ async def test_heartbeats_that_waited_together_cost_one_question(s: Scene) -> No
         shown.beat(member, wait_seconds=3)
         await asyncio.sleep(0.01)
     await asyncio.sleep(4)
-    assert len(shown.told) == 100
+    assert len(shown.noted) == 100
     assert shown.asks - asked == 1
 
 
@@ -144,10 +144,10 @@ async def test_no_heartbeat_is_answered_by_who_led_before_it_came(s: Scene) -> N
     shown.beat("m", wait_seconds=0)
     shown.beat("n", wait_seconds=1)
     await asyncio.sleep(2)
-    assert shown.told == [("m", 1)]
+    assert shown.noted == [("m", 1)]
     while shown.questions:
         shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
-    assert shown.told[1:] == [("m", NotCoordinatorError), ("n", NotCoordinatorError)]
+    assert shown.noted[1:] == [("m", NotCoordinatorError), ("n", NotCoordinatorError)]
 
 
 # -- when nothing is committed for long
@@ -161,12 +161,12 @@ async def test_members_hear_in_time_that_all_is_as_it_was_and_of_no_news(s: Scen
     shown.put(b"a", wake=("m",))
     shown.beat("m", session_ms=3_000)
     await asyncio.sleep(0.95)
-    assert shown.told == []
+    assert shown.noted == []
     await asyncio.sleep(0.1)
-    assert sorted(shown.told) == [("m", 1), ("n", 1)]
+    assert sorted(shown.noted) == [("m", 1), ("n", 1)]
     shown.beat("m", session_ms=3_000)
     shown.commit()
-    assert shown.told[2:] == [1, ("m", 2)], "what was told already is not told again"
+    assert shown.noted[2:] == [1, ("m", 2)], "what was told already is not told again"
 
 
 @runs(play)
@@ -177,7 +177,7 @@ async def test_whoever_is_thrown_out_hears_nothing_before_that_is_committed(s: S
     shown.beat("n", wait_seconds=0, session_ms=1_200)
     del shown.groups.epochs["m"]
     await asyncio.sleep(0.5)
-    assert shown.told == [("n", 1)]
+    assert shown.noted == [("n", 1)]
 
 
 @runs(play)
@@ -187,9 +187,9 @@ async def test_who_joins_hears_nothing_before_that_is_committed(s: Scene) -> Non
     shown.beat("m", epoch=0, session_ms=1_200)
     shown.beat("p", epoch=0, session_ms=1_200)
     await asyncio.sleep(1)
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [1, ("m", 1), ("p", 1)]
+    assert shown.noted == [1, ("m", 1), ("p", 1)]
 
 
 @runs(play)
@@ -200,7 +200,7 @@ async def test_who_has_not_heard_for_long_that_it_leads_tells_nothing(s: Scene) 
     shown.put(b"a")
     shown.beat("m", wait_seconds=0, session_ms=1_200)
     await asyncio.sleep(1)
-    assert shown.told == []
+    assert shown.noted == []
 
 
 @runs(play)
@@ -215,7 +215,7 @@ async def test_what_was_told_counts_no_more_once_the_state_is_read_anew(s: Scene
     shown.put(b"a")
     shown.beat("m", wait_seconds=0, session_ms=1_200)
     await asyncio.sleep(1)
-    assert ("m", 1) not in shown.told
+    assert ("m", 1) not in shown.noted
 
 
 def test_answers_that_were_given_otherwise_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_answers_that_were_given_otherwise_do_not_pile_up(monkeypatch: pytest.Mo
         for _ in range(5):
             shown.beat("m", wait_seconds=0, session_ms=1_200)
             await asyncio.sleep(0.45)
-        assert shown.told == [("m", 1)] * 5
+        assert shown.noted == [("m", 1)] * 5
 
     play(test)
 
@@ -246,11 +246,11 @@ async def test_all_that_join_in_one_turn_are_taken_together_and_told_when_that_i
         shown.beat(member, epoch=0)
     await s.come_to_rest()
     assert shown.groups.joined[-1] == ["p", "q", "r"]
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [("p", 1), ("q", UnknownMemberError), ("r", 1)]
+    assert shown.noted == [("p", 1), ("q", UnknownMemberError), ("r", 1)]
     shown.beat("p", epoch=1)
-    assert len(shown.told) == 3, "there is no more to tell it"
+    assert len(shown.noted) == 3, "there is no more to tell it"
 
 
 @runs(play)
@@ -262,7 +262,7 @@ async def test_who_joins_twice_and_who_leaves_at_once_is_heard_in_order(s: Scene
     shown.beat("p", epoch=-1)
     await s.come_to_rest()
     assert shown.groups.joined[joined:] == [["p"], ["p"]]
-    assert shown.told == [("p", 1)] * 3
+    assert shown.noted == [("p", 1)] * 3
 
 
 @pytest.mark.parametrize("how", ["over", "anew"])
@@ -280,7 +280,7 @@ async def test_who_was_about_to_join_is_told_that_the_shard_is_no_more(
             shown.put(b"a")
     await s.come_to_rest()
     wanted = NotCoordinatorError if how == "over" else CoordinatorLoadingError
-    assert shown.told == [("p", wanted)]
+    assert shown.noted == [("p", wanted)]
 
 
 @runs(play)
@@ -292,5 +292,5 @@ async def test_a_mistake_about_those_that_join_is_told_to_each(
     for member in ("p", "q"):
         shown.beat(member, epoch=0)
     await s.come_to_rest()
-    assert shown.told == [("p", OutcomeUnknownError), ("q", OutcomeUnknownError)]
+    assert shown.noted == [("p", OutcomeUnknownError), ("q", OutcomeUnknownError)]
     assert "consumer group operation failed" in caplog.text

@@ -18,8 +18,8 @@ from raftlog.errors import (
 )
 from raftlog.server import log_shard
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, write
-from tests.server.consumer_groups.paper_groups import BAD, PaperGroups, Shown
+from tests.server.cluster.fake import Scene, play, write
+from tests.server.consumer_groups.fake_groups import BAD, FakeGroups, Shown
 
 ALL = (1, 2, 3)
 
@@ -33,7 +33,7 @@ async def test_who_asks_while_the_state_is_read_is_told_to_wait(s: Scene) -> Non
         shown.beat("m")
     await shown.ready()
     shown.count()
-    assert shown.told == [0]
+    assert shown.noted == [0]
 
 
 @runs(play)
@@ -49,7 +49,7 @@ async def test_a_new_leader_reads_all_once_that_is_committed(s: Scene) -> None:
     shown.commit()
     await s.come_to_rest()
     shown.count()
-    assert shown.told == [2]
+    assert shown.noted == [2]
     assert len(shown.groups.started) == 1
 
 
@@ -60,9 +60,9 @@ async def test_what_the_start_decides_is_written_before_anything_is_told(s: Scen
     await s.come_to_rest()
     shown.count()
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [0]
+    assert shown.noted == [0]
     assert shown.host.high_watermark == 1
 
 
@@ -80,7 +80,7 @@ async def test_a_start_that_the_log_does_not_take_is_tried_again(s: Scene) -> No
     await asyncio.sleep(1)
     shown.count()
     await s.come_to_rest()
-    assert shown.told == [0]
+    assert shown.noted == [0]
 
 
 @runs(play)
@@ -116,9 +116,9 @@ async def test_what_cannot_be_understood_is_told_and_logged(
 async def test_a_mistake_while_reading_is_told_and_tried_again(s: Scene) -> None:
     shown = Shown(s)
 
-    def fail(_groups: PaperGroups) -> None:
+    def fail(_groups: FakeGroups) -> None:
         if len(shown.made) == 0:
-            shown.made.append(PaperGroups())
+            shown.made.append(FakeGroups())
             raise KeyError("a bug")
 
     shown.prepare = fail
@@ -127,7 +127,7 @@ async def test_a_mistake_while_reading_is_told_and_tried_again(s: Scene) -> None
         shown.count()
     await asyncio.sleep(2 * log_shard.PAUSE_SECONDS_DAMAGED)
     shown.count()
-    assert shown.told == [0]
+    assert shown.noted == [0]
 
 
 @runs(play)

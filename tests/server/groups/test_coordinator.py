@@ -44,14 +44,14 @@ from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.topic_table import HostedTopic, TopicTable
 from raftlog.types import OFFSETS_TOPIC
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, state_of
-from tests.server.consumer_groups.paper_groups import PaperGroups
+from tests.server.cluster.fake import Scene, play, state_of
+from tests.server.consumer_groups.fake_groups import FakeGroups
 from tests.server.harness import error_of
 
 COUNT = 4
 
 
-class PaperSource:
+class FakeSource:
     """Topics at a version, as the test says."""
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class Coordinating:
 
     def __init__(self, s: Scene) -> None:
         self.s = s
-        self.made: list[PaperGroups] = []
+        self.made: list[FakeGroups] = []
         self.is_started = True
         self.table = TopicTable()
-        self.source = PaperSource()
+        self.source = FakeSource()
         self.hosts = [s.host(partition=number) for number in range(COUNT)]
         self.table.state_of = self._state_of
         self.coordinator = Coordinator(
@@ -90,7 +90,7 @@ class Coordinating:
         return state_of(2, 3, leader=2, epoch=partition)
 
     def _new_groups(self) -> GroupShard:
-        groups = PaperGroups()
+        groups = FakeGroups()
         groups.is_started = self.is_started
         self.made.append(groups)
         return cast(GroupShard, groups)
@@ -227,7 +227,7 @@ def test_shards_hear_of_topics_soon_and_of_many_changes_once() -> None:
             c.source.now = Topics({"t": TopicInfo("1", number)}, number)
             c.coordinator.topics_changed()
         await asyncio.sleep(TOPICS_SECONDS + 0.01)
-        assert [groups.told for groups in c.made] == [[c.source.now], [c.source.now]]
+        assert [groups.noted for groups in c.made] == [[c.source.now], [c.source.now]]
         assert c.coordinator.metadata_version == 11
 
     play_with(test)
@@ -255,17 +255,17 @@ def test_changes_while_shards_hear_wait_for_the_next_round() -> None:
         await s.come_to_rest()
         first = c.source.now = Topics({"t": TopicInfo("1", 2)}, 2)
         c.coordinator.topics_changed()
-        told: list[int] = []
+        noted: list[int] = []
 
         def change() -> None:
-            told.extend(len(groups.told) for groups in c.made)
+            noted.extend(len(groups.noted) for groups in c.made)
             c.source.now = Topics({"t": TopicInfo("1", 3)}, 3)
             c.coordinator.topics_changed()
 
         asyncio.get_running_loop().call_later(TOPICS_SECONDS, change)
         await asyncio.sleep(1)
-        assert told == [1, 0], "the other one was next"
-        assert [groups.told for groups in c.made] == [[first, c.source.now]] * 2
+        assert noted == [1, 0], "the other one was next"
+        assert [groups.noted for groups in c.made] == [[first, c.source.now]] * 2
 
     play_with(test)
 
@@ -282,9 +282,9 @@ def test_who_asks_finds_a_shard_that_has_heard() -> None:
         c.source.now = Topics({"t": TopicInfo("1", 1)}, 2)
         c.coordinator.topics_changed()
         c.shard(0)
-        assert [groups.told for groups in c.made] == [[c.source.now], []]
+        assert [groups.noted for groups in c.made] == [[c.source.now], []]
         await asyncio.sleep(1)
-        assert [groups.told for groups in c.made] == [[c.source.now], [c.source.now]], "once"
+        assert [groups.noted for groups in c.made] == [[c.source.now], [c.source.now]], "once"
 
     play_with(test)
 
@@ -315,7 +315,7 @@ def test_a_shard_that_waits_for_a_newer_state_of_the_cluster_hears_of_it() -> No
         c.source.now = Topics({}, 2)
         c.coordinator.version_changed()
         await asyncio.sleep(1)
-        assert c.made[0].told == [c.source.now]
+        assert c.made[0].noted == [c.source.now]
         asked = c.source.asked
         c.coordinator.version_changed()
         await asyncio.sleep(1)
@@ -355,7 +355,7 @@ def test_the_end() -> None:
 BROKERS = {1: BrokerInfo(id=1, host="a", port=1), 2: BrokerInfo(id=2, host="b", port=2)}
 
 
-class PaperAuthority:
+class FakeAuthority:
     """Makes topics when the test lets it, and answers what the test says."""
 
     def __init__(self, table: TopicTable) -> None:
@@ -384,10 +384,10 @@ class Looking:
         self.table = TopicTable()
         self.table.state_of = self._state_of
         self.leaders: dict[int, int] = {}
-        self.authority = PaperAuthority(self.table)
+        self.authority = FakeAuthority(self.table)
         self.administration = Administration(s.loop)
         self.copies = 3, 3
-        self.told: list[RaftlogError | None] = []
+        self.noted: list[RaftlogError | None] = []
         config = BrokerConfig(**settings)
         self.maker = TopicMaker(
             OFFSETS_TOPIC,
@@ -447,12 +447,12 @@ def test_it_is_made_as_the_settings_say() -> None:
 async def test_who_asks_while_it_is_made_waits(x: Looking, s: Scene) -> None:
     x.authority.gate.clear()
     for _ in range(100):
-        x.maker.when_made(x.told.append)
+        x.maker.when_made(x.noted.append)
     await s.come_to_rest()
-    assert x.told == []
+    assert x.noted == []
     x.authority.gate.set()
     await s.come_to_rest()
-    assert x.told == [None] * 100
+    assert x.noted == [None] * 100
     assert len(x.authority.made) == 1
 
 
@@ -461,11 +461,11 @@ def test_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test(x: Looking, s: Scene) -> None:
         for _ in range(3):
-            x.maker.when_made(x.told.append)
+            x.maker.when_made(x.noted.append)
         with pytest.raises(ThrottledError, match="COORDINATOR_LOOKUPS_MAX"):
-            x.maker.when_made(x.told.append)
+            x.maker.when_made(x.noted.append)
         await s.come_to_rest()
-        assert len(x.told) == 3
+        assert len(x.noted) == 3
 
     lookup_play_with(test)
 
@@ -481,7 +481,7 @@ def test_another_broker_made_it_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "noted"),
     [
         (InvalidPartitionsError("3 copies, 1 broker"), ClusterNotReadyError),
         (CommitUnknownError("maybe"), ClusterNotReadyError),
@@ -490,10 +490,10 @@ def test_another_broker_made_it_at_the_same_time() -> None:
         (KeyError("a bug"), OutcomeUnknownError),
     ],
 )
-def test_what_may_pass_is_told_as_such(error: Exception, told: type[RaftlogError]) -> None:
+def test_what_may_pass_is_told_as_such(error: Exception, noted: type[RaftlogError]) -> None:
     async def test(x: Looking, _s: Scene) -> None:
         x.authority.error = error
-        assert type(await x.ask()) is told
+        assert type(await x.ask()) is noted
         x.authority.error = None
         assert await x.ask() is None
 
@@ -512,17 +512,17 @@ def test_a_broker_that_has_just_started_makes_nothing() -> None:
 @runs(lookup_play_with)
 async def test_a_broker_that_stops_makes_nothing(x: Looking, s: Scene) -> None:
     x.administration.close(BrokerUnavailableError("the broker stops"))
-    x.maker.when_made(x.told.append)
-    x.maker.when_made(x.told.append)
+    x.maker.when_made(x.noted.append)
+    x.maker.when_made(x.noted.append)
     await s.come_to_rest()
-    assert [type(error) for error in x.told] == [BrokerUnavailableError] * 2
+    assert [type(error) for error in x.noted] == [BrokerUnavailableError] * 2
 
 
 def test_changes_that_wait_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(x: Looking, _s: Scene) -> None:
         monkeypatch.setattr(limits, "ADMIN_REQUESTS_PENDING_MAX", 0)
-        x.maker.when_made(x.told.append)
-        assert isinstance(x.told.pop(), ThrottledError)
+        x.maker.when_made(x.noted.append)
+        assert isinstance(x.noted.pop(), ThrottledError)
         monkeypatch.undo()
         assert await x.ask() is None
 

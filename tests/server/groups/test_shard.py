@@ -1,6 +1,6 @@
 """A led partition's consumer groups: nothing is told that is not committed, and all that is.
 
-The groups are on paper, the log is real; the loop's time is virtual.
+The groups are fakes, the log is real; the loop's time is virtual.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Rounds
 from raftlog.types import Buffer, Offset
 from tests.running import runs
-from tests.server.cluster.paper import Scene, append, play, state_of
-from tests.server.consumer_groups.paper_groups import PaperGroups, Shown
+from tests.server.cluster.fake import Scene, append, play, state_of
+from tests.server.consumer_groups.fake_groups import FakeGroups, Shown
 
 ALL = (1, 2, 3)
 
@@ -70,10 +70,10 @@ async def test_what_is_alone_in_sync_is_told_when_it_is_on_the_disk(s: Scene) ->
     s.workers.hold()
     shown.put(b"a")
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     s.workers.release()
     await s.come_to_rest()
-    assert shown.told == [1]
+    assert shown.noted == [1]
 
 
 @runs(play)
@@ -82,9 +82,9 @@ async def test_a_change_is_told_when_all_in_sync_have_it(s: Scene) -> None:
     shown.put(b"a")
     await s.come_to_rest()
     shown.commit(2)
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit(3)
-    assert shown.told == [1]
+    assert shown.noted == [1]
 
 
 @runs(play)
@@ -93,9 +93,9 @@ async def test_a_read_waits_for_what_was_decided_before_it(s: Scene) -> None:
     shown.put(b"a")
     await s.come_to_rest()
     shown.count()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [1, 1]
+    assert shown.noted == [1, 1]
 
 
 @runs(play)
@@ -107,11 +107,11 @@ async def test_a_refusal_waits_too(s: Scene) -> None:
     def refuse(_groups: object, _now: float, _now_ms: int) -> StateChange[None]:
         raise UnknownMemberError("it left")
 
-    shown.shard.change(refuse, shown.told.append, lambda e: shown.told.append(type(e)))
+    shown.shard.change(refuse, shown.noted.append, lambda e: shown.noted.append(type(e)))
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [1, UnknownMemberError]
+    assert shown.noted == [1, UnknownMemberError]
 
 
 @runs(play)
@@ -130,12 +130,12 @@ async def test_a_read_is_told_when_it_is_certain_who_leads(s: Scene) -> None:
     shown.count()
     shown.count()
     await s.come_to_rest()
-    assert (shown.told, len(shown.questions)) == ([], 1)
+    assert (shown.noted, len(shown.questions)) == ([], 1)
     shown.questions.pop()(None)
-    assert shown.told == [0]
+    assert shown.noted == [0]
     assert len(shown.questions) == 1, "the second came after the first question was asked"
     shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
-    assert shown.told == [0, NotCoordinatorError]
+    assert shown.noted == [0, NotCoordinatorError]
 
 
 @runs(play)
@@ -145,12 +145,12 @@ async def test_a_marker_without_effect_is_told_when_it_is_certain_who_leads(s: S
     shown.answers_questions = False
     shown.end()
     await s.come_to_rest()
-    assert (shown.told, len(shown.questions)) == ([], 1)
+    assert (shown.noted, len(shown.questions)) == ([], 1)
     shown.questions.pop()(LeaderNotAvailableError("nobody answers"))
     shown.groups.on_marker = (b"a",)
     shown.end()
     await s.come_to_rest()
-    assert (shown.told, shown.questions) == ([NotCoordinatorError, None], [])
+    assert (shown.noted, shown.questions) == ([NotCoordinatorError, None], [])
 
 
 # -- a log that does not take it, leadership that ends
@@ -165,7 +165,7 @@ async def test_what_was_appended_and_is_not_committed_when_leadership_ends_is_un
     shown.count()
     await s.come_to_rest()
     shown.host.follow(2, 6)
-    assert shown.told == [CommitUnknownError, NotCoordinatorError]
+    assert shown.noted == [CommitUnknownError, NotCoordinatorError]
     with pytest.raises(NotCoordinatorError):
         shown.count()
     with pytest.raises(NotCoordinatorError):
@@ -195,13 +195,13 @@ async def test_what_the_log_does_not_take_is_forgotten(s: Scene) -> None:
     await asyncio.sleep(1)
     assert shown.shard.is_loading, "the first is not committed yet: it would be missing"
     shown.commit()
-    assert shown.told == [1], "and it is still told"
+    assert shown.noted == [1], "and it is still told"
     await s.come_to_rest()
     assert [groups.values for groups in shown.made] == [[b"a", b"b"], [b"a"]]
     shown.put(b"c")
     await s.come_to_rest()
     shown.commit()
-    assert shown.told == [1, 2]
+    assert shown.noted == [1, 2]
 
 
 @runs(play)
@@ -209,14 +209,14 @@ async def test_a_mistake_of_ours_is_forgotten_too(s: Scene) -> None:
     shown = await Shown(s).ready()
 
     def fail(groups: object, _now: float, _now_ms: int) -> StateChange[None]:
-        cast(PaperGroups, groups).values.append(b"half")
+        cast(FakeGroups, groups).values.append(b"half")
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        shown.shard.change(fail, shown.told.append, shown.told.append)
+        shown.shard.change(fail, shown.noted.append, shown.noted.append)
     await asyncio.sleep(1)
     shown.count()
-    assert shown.told == [0]
+    assert shown.noted == [0]
 
 
 @runs(play)
@@ -229,7 +229,7 @@ async def test_what_was_written_in_part_is_unknown(s: Scene) -> None:
         shown.put(random.randbytes(90_000), random.randbytes(90_000))
     await asyncio.sleep(1)
     shown.count()
-    assert shown.told == [1], "the part that is there"
+    assert shown.noted == [1], "the part that is there"
 
 
 @runs(play)
@@ -245,7 +245,7 @@ async def test_nothing_is_decided_that_nobody_could_commit(s: Scene) -> None:
     shown.beat("m", wait_seconds=0)
     shown.count()
     await s.come_to_rest()
-    assert shown.told == [("m", 1), 0], "what needs no record goes on"
+    assert shown.noted == [("m", 1), 0], "what needs no record goes on"
 
 
 def test_too_many_answers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_too_many_answers_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         await s.come_to_rest()
         shown.commit()
         shown.count()
-        assert shown.told == [1, 2, 2]
+        assert shown.noted == [1, 2, 2]
 
     play(test)
 
@@ -308,7 +308,7 @@ async def test_a_tick_that_the_log_does_not_take_reads_the_state_anew(s: Scene) 
     await asyncio.sleep(3)
     assert len(shown.made) == 2
     shown.count()
-    assert shown.told == [1, 1]
+    assert shown.noted == [1, 1]
 
 
 @runs(play)
@@ -318,13 +318,13 @@ async def test_topics_are_told_and_heartbeats_answered(s: Scene) -> None:
     shown.beat("m")
     topics = Topics({"t": TopicInfo("1", 2)}, 2)
     shown.shard.set_topics(topics)
-    assert shown.groups.told == [topics]
-    assert shown.told == [("m", 1)]
+    assert shown.groups.noted == [topics]
+    assert shown.noted == [("m", 1)]
     shown.beat("n")
-    assert shown.told == [("m", 1), ("n", 1)], "who did not wait then has not heard of it"
+    assert shown.noted == [("m", 1), ("n", 1)], "who did not wait then has not heard of it"
     shown.beat("m")
     shown.beat("n")
-    assert len(shown.told) == 2
+    assert len(shown.noted) == 2
 
 
 def test_not_all_are_remembered_who_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,10 +333,10 @@ def test_not_all_are_remembered_who_were_told(monkeypatch: pytest.MonkeyPatch) -
     async def test(s: Scene) -> None:
         shown = await Shown(s).ready()
         shown.beat("o")
-        assert shown.told == [("o", 1)]
+        assert shown.noted == [("o", 1)]
         shown.beat("m")
         shown.beat("n")
-        assert shown.told == [("o", 1), ("m", 1), ("n", 1)]
+        assert shown.noted == [("o", 1), ("m", 1), ("n", 1)]
 
     play(test)
 
@@ -347,7 +347,7 @@ async def test_topics_are_not_told_to_a_state_that_is_being_read(s: Scene) -> No
     shown.topics = Topics({"t": TopicInfo("1", 2)}, 2)
     shown.shard.set_topics(shown.topics)
     await shown.ready()
-    assert shown.groups.told == []
+    assert shown.groups.noted == []
     assert shown.groups.started == [shown.topics]
 
 
@@ -356,13 +356,13 @@ async def test_a_mistake_about_topics_is_logged(
     s: Scene, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown = await Shown(s).ready()
-    shown.groups.told = None  # type: ignore[assignment]
+    shown.groups.noted = None  # type: ignore[assignment]
     with caplog.at_level(logging.ERROR):
         shown.shard.set_topics(Topics({}, 2))
     assert "consumer groups operation failed" in caplog.text
     await asyncio.sleep(1)
     shown.count()
-    assert shown.told == [0]
+    assert shown.noted == [0]
 
 
 # -- heartbeat keepalive ---------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class HeartbeatKeepaliveShown:
     """Answers of one shard, and what came of them, in order."""
 
     def __init__(self, s: Scene) -> None:
-        self.told: list[Any] = []
+        self.noted: list[Any] = []
         self.dropped = 0
         self.may_tell = True
         self.questions: list[Acknowledge] = []  # whether this broker leads, of which none is told
@@ -398,8 +398,8 @@ class HeartbeatKeepaliveShown:
         return self.all.begin(
             M,
             epoch,
-            self.told.append,
-            lambda error: self.told.append(type(error)),
+            self.noted.append,
+            lambda error: self.noted.append(type(error)),
             session_ms=SESSION_MS,
         )
 
@@ -420,12 +420,12 @@ async def test_who_has_waited_for_a_third_of_its_session_is_told_what_it_was_tol
     shown.begin().go(OLD)
     answer = shown.waiting()
     await asyncio.sleep(1.9)
-    assert shown.told == [OLD]
+    assert shown.noted == [OLD]
     await asyncio.sleep(0.2)
-    assert (shown.told, shown.dropped) == ([OLD, OLD], 1)
+    assert (shown.noted, shown.dropped) == ([OLD, OLD], 1)
     answer.go(NEW)  # it is told by the next heartbeat's answer
     answer.fail(NotCoordinatorError("late"))
-    assert shown.told == [OLD, OLD]
+    assert shown.noted == [OLD, OLD]
     shown.begin().go(NEW)
     assert shown.all.last(M, 4) == NEW
 
@@ -438,9 +438,9 @@ async def test_who_leads_no_more_reassures_nobody(s: Scene) -> None:
     shown.waiting()
     shown.leads = False
     await asyncio.sleep(10)
-    assert (shown.told, len(shown.questions)) == ([OLD], 1)
+    assert (shown.noted, len(shown.questions)) == ([OLD], 1)
     shown.questions.pop()(NotLeaderError("not any more"))
-    assert shown.told == [OLD]
+    assert shown.noted == [OLD]
 
 
 @runs(play)
@@ -451,12 +451,12 @@ async def test_a_member_is_reassured_as_soon_as_it_is_certain(s: Scene) -> None:
     shown.waiting()
     await asyncio.sleep(3)
     shown.questions.pop()(None)
-    assert (shown.told, shown.dropped) == ([OLD, OLD], 1)
+    assert (shown.noted, shown.dropped) == ([OLD, OLD], 1)
     late = shown.waiting()
     await asyncio.sleep(3)
     late.go(NEW)
     shown.questions.pop()(None)
-    assert (shown.told, shown.dropped) == ([OLD, OLD, NEW], 1)
+    assert (shown.noted, shown.dropped) == ([OLD, OLD, NEW], 1)
 
 
 @runs(play)
@@ -465,11 +465,11 @@ async def test_the_time_counts_from_when_the_heartbeat_came(s: Scene) -> None:
     shown.begin().go(OLD)
     answer = shown.begin()
     await asyncio.sleep(3)
-    assert shown.told == [OLD], "it does not wait for the log"
+    assert shown.noted == [OLD], "it does not wait for the log"
     answer.wait(lambda: None)
     await asyncio.sleep(0)
     await asyncio.sleep(0.01)
-    assert shown.told == [OLD, OLD]
+    assert shown.noted == [OLD, OLD]
 
 
 @runs(play)
@@ -481,7 +481,7 @@ async def test_what_comes_in_time_is_told_and_nothing_else(s: Scene) -> None:
     late.go(NEW)
     late.wait(lambda: None)
     await asyncio.sleep(10)
-    assert (shown.told, shown.dropped) == ([OLD, NotCoordinatorError, NEW], 0)
+    assert (shown.noted, shown.dropped) == ([OLD, NotCoordinatorError, NEW], 0)
 
 
 @runs(play)
@@ -500,9 +500,9 @@ async def test_who_was_told_nothing_or_joins_or_is_none_any_more_waits_on(s: Sce
     shown.all.forget_all()
     shown.waiting()
     await asyncio.sleep(10)
-    assert (shown.told, shown.dropped) == ([OLD], 0)
+    assert (shown.noted, shown.dropped) == ([OLD], 0)
     answer.go(NEW)
-    assert shown.told == [OLD, NEW], "when it comes, it is told"
+    assert shown.noted == [OLD, NEW], "when it comes, it is told"
 
 
 def test_not_more_members_than_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -683,13 +683,13 @@ async def test_it_ends_when_leadership_does(s: Scene) -> None:
     x = Loading(s, 1, 2)
     append(x.host, b"later")
     given_up = asyncio.ensure_future(x.load())
-    told = asyncio.ensure_future(x.load())
+    noted = asyncio.ensure_future(x.load())
     await s.come_to_rest()
     given_up.cancel()
     await s.come_to_rest()
     x.host.follow(2, 6)
     with pytest.raises(CommitUnknownError):
-        await told
+        await noted
 
 
 @runs(play)

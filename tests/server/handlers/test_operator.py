@@ -13,12 +13,12 @@ from raftlog.protocol.peer import NONCE_BYTES, PROOF_BYTES
 from raftlog.protocol.security import Asking, OperatorProveRequest, OperatorProveResponse
 from raftlog.server.apis import cluster, security
 from raftlog.server.context import BrokerContext
-from tests.server.cluster.paper import PaperReply
+from tests.server.cluster.fake import FakeReply
 
 SECRET = b"sesame"
 
 
-class PaperContext:
+class FakeContext:
     broker_id = 7
     operations = SimpleNamespace(cluster_id="c")
     entropy = bytes
@@ -30,7 +30,7 @@ class PaperContext:
         self.access = SimpleNamespace(is_enforced=False)
 
 
-class Desk:
+class Rig:
     """A broker, and one connection to it."""
 
     def __init__(self, secret: bytes = SECRET) -> None:
@@ -40,10 +40,10 @@ class Desk:
             peer_identity=None,
             permit_long_requests=lambda: None,
         )
-        self.context = cast(BrokerContext, PaperContext(secret))
+        self.context = cast(BrokerContext, FakeContext(secret))
 
     def ask(self, handler: Any, message: Any) -> Any:
-        reply = PaperReply(connection=cast(Any, self.connection))
+        reply = FakeReply(connection=cast(Any, self.connection))
         handler(self.context, cast(Request, SimpleNamespace(message=message)), reply.as_reply)
         return reply.answers[0][0]
 
@@ -57,36 +57,36 @@ class Desk:
 
 
 def test_who_proves_it_is_an_operator_from_then_on() -> None:
-    desk = Desk()
+    rig = Rig()
     with pytest.raises(AccessDeniedError, match="recover_cluster requires the cluster secret"):
-        desk.check()
-    assert desk.prove() == OperatorProveResponse()
-    desk.check()
+        rig.check()
+    assert rig.prove() == OperatorProveResponse()
+    rig.check()
 
 
 def test_another_secret_makes_no_operator() -> None:
-    desk = Desk()
+    rig = Rig()
     with pytest.raises(AccessDeniedError):
-        desk.prove(b"another")
+        rig.prove(b"another")
     with pytest.raises(AccessDeniedError):
-        desk.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+        rig.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
     with pytest.raises(AccessDeniedError, match="once"):
-        desk.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
+        rig.ask(security.handle_prove, OperatorProveRequest(proof=bytes(PROOF_BYTES)))
     with pytest.raises(AccessDeniedError):
-        desk.check()
+        rig.check()
 
 
 def test_another_broker_needs_no_proof_of_this_kind() -> None:
-    desk = Desk()
-    desk.connection.peer_identity = object()
-    desk.check()
+    rig = Rig()
+    rig.connection.peer_identity = object()
+    rig.check()
 
 
 def test_without_a_secret_nothing_is_asked() -> None:
-    desk = Desk(b"")
-    desk.check()
+    rig = Rig(b"")
+    rig.check()
     with pytest.raises(UnsupportedFeatureError, match="requires none"):
-        desk.prove()
+        rig.prove()
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_without_a_secret_nothing_is_asked() -> None:
 )
 def test_what_changes_the_cluster_is_for_operators(handler: Any) -> None:
     with pytest.raises(AccessDeniedError, match="requires the cluster secret"):
-        Desk().ask(handler, None)
+        Rig().ask(handler, None)

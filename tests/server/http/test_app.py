@@ -14,7 +14,7 @@ from raftlog import limits
 from raftlog.errors import StorageFailedError
 from raftlog.server.http.app import DELAY_INTERVAL_SECONDS, Kept, LoopDelay
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play
+from tests.server.cluster.fake import Scene, play
 from tests.server.harness import FakeClock, batch_of, closed_by_peer
 from tests.server.http.serving import Serving, serving
 from tests.server.test_main import process

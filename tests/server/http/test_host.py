@@ -41,9 +41,9 @@ def test_a_host_is_healthy_if_all_workers_are() -> None:
 
 def test_a_host_is_ready_if_all_workers_are() -> None:
     own = Readiness((), ("t:0 below min.insync.replicas",))
-    told = Answer(503, '{"not_ready": ["no disk"], "not_safe": ["u:1"]}')
+    noted = Answer(503, '{"not_ready": ["no disk"], "not_safe": ["u:1"]}')
     lost = Answer(0, "its HTTP port does not answer: refused")
-    found = asyncio.run(host(readyz_2=told, readyz_3=lost).readiness(own))
+    found = asyncio.run(host(readyz_2=noted, readyz_3=lost).readiness(own))
     assert found.not_ready == (
         "worker 2: no disk",
         "worker 3: its HTTP port does not answer: refused",

@@ -12,7 +12,7 @@ from raftlog.server.http.collect import Standing, Survey, readiness
 from raftlog.server.partition import Partition
 from raftlog.types import TopicPartition
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, state_of, write
+from tests.server.cluster.fake import Scene, play, state_of, write
 
 SOUND = Standing(
     problem="", is_stopping=False, is_disk_hung=False, disk_space="", others_decide=True
@@ -101,9 +101,9 @@ def test_every_reason_is_named(
     survey = of(state_of(1, 2, 3, leader=isr[0], isr=isr, min_isr=2))
     values = {name: getattr(SOUND, name) for name in Standing.__slots__} | standing
     found = readiness(survey, Standing(**values))
-    told = [*found.not_ready, *found.not_safe]
-    assert len(told) == len(reasons)
-    assert all(reason in text for reason, text in zip(reasons, told, strict=True))
+    noted = [*found.not_ready, *found.not_safe]
+    assert len(noted) == len(reasons)
+    assert all(reason in text for reason, text in zip(reasons, noted, strict=True))
     assert found.is_restart_safe == (not reasons)
     is_for_restarts = reasons in (["min.insync.replicas: 1 (t:0)"], ["no majority"], [])
     assert found.is_ready == is_for_restarts

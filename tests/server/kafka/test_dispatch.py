@@ -596,7 +596,7 @@ def test_the_reason_of_a_close_is_in_a_response_and_in_the_log(
 # Replies to Kafka requests that fail.
 
 
-class PaperConnection:
+class FakeConnection:
     """Notes what it is asked to do."""
 
     def __init__(self) -> None:
@@ -620,12 +620,12 @@ class PaperConnection:
         self.done.append(what)
 
 
-def _reply(data: bytes) -> tuple[PaperConnection, KafkaReply]:
+def _reply(data: bytes) -> tuple[FakeConnection, KafkaReply]:
     state = KafkaConnectionState(scratch=memoryview(bytearray(65536)))
     state.get_buffer()[: len(data)] = data
     (received,) = state.received(len(data))
     assert isinstance(received, KafkaRequest)
-    connection = PaperConnection()
+    connection = FakeConnection()
     refuse = refused_by_code(Place.METADATA)
     return connection, KafkaReply(cast(Connection, connection), received, refuse)
 
@@ -667,7 +667,7 @@ def test_texts_are_short_and_can_be_encoded() -> None:
 Response = codec.structs("response", apis.FETCH.key)
 
 
-class Paper:
+class FakeCluster:
     """A broker that knows two others, and that broker 2 leads all partitions."""
 
     broker_id = 1
@@ -675,7 +675,7 @@ class Paper:
     class topics:  # noqa: N801 - an attribute of the context
         @staticmethod
         def get(name: str) -> Any:
-            return None if name == "none" else Paper
+            return None if name == "none" else FakeCluster
 
         @staticmethod
         def info(_topic: Any, index: int) -> PartitionInfo:
@@ -694,7 +694,7 @@ def test_clients_are_told_where_the_leader_is() -> None:
     other = Response.PartitionData(error_code=errors.OFFSET_OUT_OF_RANGE)
     response = Response.root()
     parts = [("t", 0, moved), ("t", 1, other), ("none", 0, Response.PartitionData(error_code=6))]
-    hint_leaders(cast(Any, Paper()), Response, response, "here", parts)
+    hint_leaders(cast(Any, FakeCluster()), Response, response, "here", parts)
     assert (moved.current_leader.leader_id, moved.current_leader.leader_epoch) == (2, 7)
     assert other.current_leader.leader_id == -1
     assert [(each.node_id, each.port) for each in response.node_endpoints] == [(2, 2)]

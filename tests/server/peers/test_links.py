@@ -175,9 +175,9 @@ def test_dialling_backs_off_with_jitter_and_tells_a_reason_once(
         with caplog.at_level(logging.INFO, "raftlog.server.peers"):
             one.links.set_addresses(at(2))
             await world.until(lambda: len(world.dials) == 20)
-        told = [record.getMessage() for record in caplog.records]
-        assert len(told) == 1, told
-        assert "nobody listens" in told[0]
+        noted = [record.getMessage() for record in caplog.records]
+        assert len(noted) == 1, noted
+        assert "nobody listens" in noted[0]
         times = [time for time, _port in world.dials]
         pauses = [later - sooner for sooner, later in pairwise(times)]
         assert 0.049 < pauses[0] < 0.06
@@ -738,16 +738,16 @@ def test_an_answer_that_is_out_of_date_brings_no_connection_about() -> None:
 
 
 def test_a_proved_peer_of_another_cluster_is_told_of_here_too() -> None:
-    told: list[tuple[int, str]] = []
+    noted: list[tuple[int, str]] = []
     peering = peering_of(
-        lambda: identity(1, "c1"), on_refused=lambda peer, error: told.append((peer, str(error)))
+        lambda: identity(1, "c1"), on_refused=lambda peer, error: noted.append((peer, str(error)))
     )
     dialling = Dialling(b"sesame", identity(2, "c2"), bytes(32), expected=1)
     answering = peering.answering()
     prove = dialling.check(answering.answer(dialling.hello()))
     with pytest.raises(WrongClusterError, match="c2"):
         peering.admit(answering, prove, Incoming())
-    ((peer, why),) = told
+    ((peer, why),) = noted
     assert peer == 2
     assert "belongs to cluster c2" in why
     assert peering.registry.latest(2) is None

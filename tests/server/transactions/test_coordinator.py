@@ -221,11 +221,11 @@ def test_a_leader_waits_as_long_as_it_is_told(cluster: Transactions, patience_s:
     transactions = cluster.context(coordinator).transactions
     transactions._markers._ask = _lost  # type: ignore[method-assign]
     transactions.take_marker = lambda _item, _done: None  # type: ignore[method-assign]
-    who, told = cluster.end(who), list[RaftlogError | None]()
+    who, noted = cluster.end(who), list[RaftlogError | None]()
     began = cluster.world.time.now
-    transactions.verify(NAME, *who, [part], add=True, done=told.append, patience_s=patience_s)
-    cluster.until(lambda: bool(told))
-    assert isinstance(told[0], ConcurrentTransactionsError)
+    transactions.verify(NAME, *who, [part], add=True, done=noted.append, patience_s=patience_s)
+    cluster.until(lambda: bool(noted))
+    assert isinstance(noted[0], ConcurrentTransactionsError)
     assert patience_s <= cluster.world.time.now - began <= patience_s + 0.5
 
 
@@ -299,7 +299,7 @@ def test_a_partition_without_a_leader_gets_its_marker_later(cluster: Transaction
 # -- markers that arrive again ---------------------------------------------------------------------
 
 
-class PaperHost:
+class FakeHost:
     """A partition that this broker leads."""
 
     topic_id = "id"
@@ -314,7 +314,7 @@ def test_a_marker_that_arrives_again_ends_no_later_transaction_of_its_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MARKERS_NOTED_MAX", 2)
-    marked, host = MarkedTransactions(), PaperHost()
+    marked, host = MarkedTransactions(), FakeHost()
     marker = Marker(77, 0, is_commit=True, coordinator_epoch=1, is_bumped=False)
     assert not marked.has(host, marker, 1)  # type: ignore[arg-type]
     marked.note(host, marker, 1)  # type: ignore[arg-type]
@@ -350,27 +350,27 @@ def test_a_marker_of_a_reserved_partition_waits_shortly_for_the_next_batch(
     cluster: Transactions,
 ) -> None:
     host = write(cluster, 0, 77)
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
     item = _marker(cluster, ProducerIdentity(77, 0), 0)
     for _ in range(2):  # it may arrive again
-        cluster.context(cluster.leader(1, 0)).transactions.take_marker(item, told.append)
+        cluster.context(cluster.leader(1, 0)).transactions.take_marker(item, noted.append)
     assert host.log.log_end_offset == 1
-    cluster.until(lambda: len(told) == 2)
-    assert (told, host.log.log_end_offset) == ([None, None], 2)
+    cluster.until(lambda: len(noted) == 2)
+    assert (noted, host.log.log_end_offset) == ([None, None], 2)
     assert host.reserved == {77: 1}
     assert not host.held_markers
 
 
 def test_who_does_not_lead_refuses_a_marker_once(cluster: Transactions) -> None:
     other = next(n for n in (1, 2, 3) if n != cluster.leader(1, 0))
-    told: list[RaftlogError | None] = []
+    noted: list[RaftlogError | None] = []
     context = cluster.context(other)
     item = _marker(cluster, ProducerIdentity(77, 0), 0)
-    context.transactions.take_marker(item, told.append)
-    context.transactions.take_marker(msgspec.structs.replace(item, partition=9), told.append)
+    context.transactions.take_marker(item, noted.append)
+    context.transactions.take_marker(msgspec.structs.replace(item, partition=9), noted.append)
     cluster.world.run_for(2 * COMMIT_SECONDS)
-    assert {type(error) for error in told} == {NotLeaderError, UnknownPartitionError}
-    assert len(told) == 2
+    assert {type(error) for error in noted} == {NotLeaderError, UnknownPartitionError}
+    assert len(noted) == 2
 
 
 # -- to brokers ------------------------------------------------------------------------------------
@@ -382,14 +382,14 @@ def test_items_for_a_broker_are_sent_together_and_few_requests_at_a_time(
     monkeypatch.setattr(limits, "TRANSACTION_ITEMS_PER_REQUEST_MAX", 2)
     monkeypatch.setattr(limits, "TRANSACTION_ITEMS_QUEUED_MAX", 12)
     sent: list[list[int]] = []
-    told: list[tuple[int, RaftlogError | None]] = []
+    noted: list[tuple[int, RaftlogError | None]] = []
 
     async def run() -> None:
         gate, all_told = asyncio.Event(), asyncio.Event()
 
         def done(item: int, error: RaftlogError | None) -> None:
-            told.append((item, error))
-            if len(told) == 13:
+            noted.append((item, error))
+            if len(noted) == 13:
                 all_told.set()
 
         async def ask(_broker: int, items: list[int]) -> list[RaftlogError | None]:
@@ -411,8 +411,8 @@ def test_items_for_a_broker_are_sent_together_and_few_requests_at_a_time(
         await to.stop()
 
     asyncio.run(run())
-    assert isinstance(dict(told)[12], ThrottledError)
-    assert {item for item, error in told if error is not None} == {4, 5, 12}
+    assert isinstance(dict(noted)[12], ThrottledError)
+    assert {item for item, error in noted if error is not None} == {4, 5, 12}
 
 
 # -- transactions that no coordinator knows --------------------------------------------------------

@@ -34,7 +34,7 @@ from raftlog.transactions.shard import (
 )
 from raftlog.transactions.values import Marker, TransactionPart
 from tests.running import runs
-from tests.server.cluster.paper import Scene, play, state_of
+from tests.server.cluster.fake import Scene, play, state_of
 
 ALL = (1, 2, 3)
 A: Part = ("id", 0)
@@ -53,7 +53,7 @@ class Shown:
         self.questions: list[Acknowledge] | None = None  # whether this broker leads
         self.sent: list[tuple[int, MarkedPart, Acknowledge]] = []
         self.places: dict[Part, Place | RaftlogError | None] = {}
-        self.told: list[Any] = []
+        self.noted: list[Any] = []
         self.host.lead(state_of(*isr, epoch=5), 1, lag_max_seconds=10)
         services = TransactionServices(
             loop=s.loop,
@@ -84,11 +84,11 @@ class Shown:
         await self.rest()
         self.init()
         await self.rest()
-        assert self.told == [(77, 0)]
+        assert self.noted == [(77, 0)]
         self.add(A, B)
         await self.rest()
-        assert self.told == [(77, 0), None]
-        self.told.clear()
+        assert self.noted == [(77, 0), None]
+        self.noted.clear()
         return self
 
     async def rest(self) -> None:
@@ -105,12 +105,12 @@ class Shown:
             )
 
     def _failed(self, error: RaftlogError) -> None:
-        self.told.append(type(error))
+        self.noted.append(type(error))
 
     def init(self) -> None:
         self.shard.init(
             "x",
-            self.told.append,
+            self.noted.append,
             self._failed,
             timeout_ms=60_000,
             new_id=77,
@@ -123,7 +123,7 @@ class Shown:
             "x",
             ProducerIdentity(77, epoch),
             parts,
-            self.told.append,
+            self.noted.append,
             self._failed,
             version=BUMPING_VERSION,
             topics_version=0,
@@ -131,7 +131,7 @@ class Shown:
 
     def verify(self, *parts: Part, adds: bool, epoch: int = 0) -> None:
         def done(error: RaftlogError | None) -> None:
-            self.told.append(None if error is None else type(error))
+            self.noted.append(None if error is None else type(error))
 
         self.shard.verify(
             "x", ProducerIdentity(77, epoch), parts, done, adds=adds, topics_version=0
@@ -141,7 +141,7 @@ class Shown:
         self.shard.end(
             "x",
             ProducerIdentity(77, 0),
-            self.told.append,
+            self.noted.append,
             self._failed,
             is_commit=commit,
             version=BUMPING_VERSION,
@@ -164,9 +164,9 @@ async def test_a_decision_is_told_and_carried_out_once_it_is_committed(s: Scene)
     shown = await Shown(s, isr=ALL).ready()
     shown.end()
     await s.come_to_rest()
-    assert (shown.told, shown.sent) == ([], [])
+    assert (shown.noted, shown.sent) == ([], [])
     shown.commit()
-    assert shown.told == [(77, 1)]
+    assert shown.noted == [(77, 1)]
     sent = [(leader, marked.part, marked.number) for leader, marked, _ in shown.sent]
     assert sent == [(2, TransactionPart("t", *part), 1) for part in (A, B)]
     assert shown.sent[0][1].marker == Marker(77, 1, True, 5, True)
@@ -185,15 +185,15 @@ async def test_the_next_transaction_waits_until_all_partitions_have_the_marker(s
     shown = await Shown(s).ready()
     shown.end()
     await shown.rest()
-    shown.told.clear()
+    shown.noted.clear()
     shown.add(A, epoch=1)
     await shown.rest()
     shown.answer()
     await shown.rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.answer()
     await shown.rest()
-    assert shown.told == [None]
+    assert shown.noted == [None]
 
 
 @runs(play)
@@ -201,12 +201,12 @@ async def test_who_waits_too_long_is_told_to_ask_again(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.end()
     await shown.rest()
-    shown.told.clear()
+    shown.noted.clear()
     shown.add(A, epoch=1)
     await asyncio.sleep(BUSY_SECONDS - 0.1)
-    assert shown.told == []
+    assert shown.noted == []
     await asyncio.sleep(0.2)
-    assert shown.told == [ConcurrentTransactionsError]
+    assert shown.noted == [ConcurrentTransactionsError]
 
 
 @runs(play)
@@ -214,11 +214,11 @@ async def test_another_instance_begins_when_the_open_transaction_is_aborted(s: S
     shown = await Shown(s).ready()
     shown.init()
     await shown.rest()
-    assert (shown.told, shown.status) == ([], "prepare_abort")
+    assert (shown.noted, shown.status) == ([], "prepare_abort")
     shown.answer()
     shown.answer()
     await shown.rest()
-    assert shown.told == [(77, 2)]
+    assert shown.noted == [(77, 2)]
 
 
 @runs(play)
@@ -270,7 +270,7 @@ async def test_a_late_answer_counts_for_no_later_transaction(s: Scene) -> None:
     shown.shard.end(
         "x",
         ProducerIdentity(77, 1),
-        shown.told.append,
+        shown.noted.append,
         shown._failed,
         is_commit=True,
         version=BUMPING_VERSION,
@@ -295,7 +295,7 @@ async def test_what_the_log_does_not_take_is_not_carried_out(
     shown.end()
     monkeypatch.undo()
     await asyncio.sleep(1.0)
-    assert (shown.told, shown.sent, shown.status) == ([DiskFullError], [], "ongoing")
+    assert (shown.noted, shown.sent, shown.status) == ([DiskFullError], [], "ongoing")
 
 
 @runs(play)
@@ -325,9 +325,9 @@ async def test_a_partition_is_verified_by_a_coordinator_that_still_leads(s: Scen
     for adds in (True, False):
         shown.verify(A, adds=adds)
         await shown.rest()
-        assert shown.told == []
+        assert shown.noted == []
         shown.questions.pop()(None)
-        assert shown.told.pop() is None
+        assert shown.noted.pop() is None
 
 
 @runs(play)
@@ -335,9 +335,9 @@ async def test_a_partition_that_is_added_is_verified_when_that_is_committed(s: S
     shown = await Shown(s, isr=ALL).ready()
     shown.verify(("id", 2), adds=True)
     await s.come_to_rest()
-    assert shown.told == []
+    assert shown.noted == []
     shown.commit()
-    assert shown.told == [None]
+    assert shown.noted == [None]
 
 
 @runs(play)
@@ -345,9 +345,9 @@ async def test_who_waits_learns_that_another_broker_leads(s: Scene) -> None:
     shown = await Shown(s).ready()
     shown.end()
     await shown.rest()
-    shown.told.clear()
+    shown.noted.clear()
     shown.add(A, epoch=1)
     await shown.rest()
     shown.shard.close(BrokerUnavailableError("the broker stops"))
     await s.come_to_rest()
-    assert len(shown.told) == 1
+    assert len(shown.noted) == 1

@@ -120,8 +120,8 @@ def _never_tell_more(tape: HistoryEditor, partition: str, offset: int) -> None:
     """Of the group whose members do not say what they commit."""
     for at, entry in enumerate(tape.entries):
         if isinstance(entry, Committed) and entry.group == SILENT and entry.type == "ok":
-            told = min(offset, entry.offsets[partition])
-            tape.change(at, offsets={**entry.offsets, partition: told})
+            noted = min(offset, entry.offsets[partition])
+            tape.change(at, offsets={**entry.offsets, partition: noted})
 
 
 def skip_a_record(tape: HistoryEditor) -> None:

@@ -134,7 +134,7 @@ class Small:
             entry.type = kind  # type: ignore[assignment]
             self.add(entry)
 
-    def told(self, offset: int, *, who: str = "asker", group: str = "g") -> None:
+    def noted(self, offset: int, *, who: str = "asker", group: str = "g") -> None:
         """Somebody asks what is committed."""
         self.add(Committed(time=0, process=who, type="invoke", group=group))
         self.add(Committed(time=0, process=who, type="ok", group=group, offsets={P: offset}))
@@ -186,10 +186,10 @@ class Small:
         **how: Any,
     ) -> None:
         how = {"kind": "kill", **how}
-        told = {key: how.pop(key) for key in ("injected", "effect") if key in how}
-        told = {"effect": {"seen": seen}, **told}
+        noted = {key: how.pop(key) for key in ("injected", "effect") if key in how}
+        noted = {"effect": {"seen": seen}, **noted}
         self.add(Fault(time=0, process="n", type="invoke", id=number, phase=phase, **how))
-        self.add(Fault(time=0, process="n", type="info", id=number, phase=phase, **how, **told))
+        self.add(Fault(time=0, process="n", type="info", id=number, phase=phase, **how, **noted))
 
     # -- the end
 

@@ -383,9 +383,9 @@ class _Synthesis:
 
         def answer() -> None:
             ends = {name: self.logs[name].end for name in self.loaded}
-            self._later(MS, lambda: told(ends))
+            self._later(MS, lambda: noted(ends))
 
-        def told(ends: dict[str, int]) -> None:
+        def noted(ends: dict[str, int]) -> None:
             self.out.append(Ends(time=self.now, process="asker", type="ok", ends=ends))
             self._next(SECOND, self._ask)
 

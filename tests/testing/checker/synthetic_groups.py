@@ -224,9 +224,9 @@ class Groups:
     def _ask(self, who: str, step: Any) -> None:
         for group in (SPOKEN, SILENT, MEMBERLESS):
             self.out.append(Committed(time=step(), process=who, type="invoke", group=group))
-            told = {name: self.committed.get((group, name), -1) for name in PARTITIONS}
+            noted = {name: self.committed.get((group, name), -1) for name in PARTITIONS}
             self.out.append(
-                Committed(time=step(), process=who, type="ok", group=group, offsets=told)
+                Committed(time=step(), process=who, type="ok", group=group, offsets=noted)
             )
 
 

@@ -23,7 +23,7 @@ def test_commits_and_answers() -> None:
     small.commit(3)
     small.commit(4, type_="invoke")
     small.commit(5, type_="info")  # the one before was given up
-    small.told(3)
+    small.noted(3)
     share = share_of(small)
     member, offset, invoked, completed, outcome, _, last = (
         column.tolist() for column in share.commits.columns()
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_doubted() -> None:
     small = good()
     small.commit(3)
     del small.entries[-2]
-    small.told(3)
+    small.noted(3)
     del small.entries[-2]
     small.member("assigned", "nobody")
     troubles = gathered(small).troubles

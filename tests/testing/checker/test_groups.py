@@ -14,11 +14,11 @@ from tests.testing.checker.small import SECOND, P, Small, good
 ALL = ((0, 3, 1, 1), (3, 2, 4, 1), (5, 1, 6, 1))
 
 
-def ended(small: Small, *, drains: bool = True, told: int = 6) -> dict[str, int]:
+def ended(small: Small, *, drains: bool = True, noted: int = 6) -> dict[str, int]:
     """What is found when this is all: members catch up, and somebody asks what is committed."""
     if drains:
         small.phase("drain")
-    small.told(told)
+    small.noted(noted)
     small.finish()
     return small.found()
 
@@ -49,7 +49,7 @@ def test_every_record_is_given_to_somebody(
         small.given(record, generation=generation)
     if committed >= 0:
         small.commit(committed)
-    assert ended(small, told=committed) == kinds
+    assert ended(small, noted=committed) == kinds
 
 
 def test_it_does_not_matter_who_was_given_it() -> None:
@@ -69,13 +69,13 @@ def test_without_time_to_catch_up_only_what_is_committed_has_to_be_given() -> No
     small.owns()
     small.given(ALL[0])
     small.commit(3)
-    assert ended(small, drains=False, told=3) == {}
+    assert ended(small, drains=False, noted=3) == {}
 
 
 def test_topics_that_a_group_does_not_read_do_not_count() -> None:
     small = good()
     small.member("start", topics=["u"])
-    assert ended(small, told=-1) == {}
+    assert ended(small, noted=-1) == {}
 
 
 def test_a_drain_that_failed() -> None:
@@ -83,7 +83,7 @@ def test_a_drain_that_failed() -> None:
     small.owns()
     small.given(*ALL)
     small.phase("drain", "fail")
-    assert ended(small, told=-1) == {"GROUP-STUCK": 1}
+    assert ended(small, noted=-1) == {"GROUP-STUCK": 1}
 
 
 # -- one owner -------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_two_who_are_awake_notice_it(seconds: float, kinds: dict[str, int]) -> N
     small.owns("m2")
     small.pass_s(seconds)
     small.member("lost")
-    assert ended(small, told=-1) == kinds
+    assert ended(small, noted=-1) == kinds
 
 
 def asked_late(*before: str, fault: str = "") -> dict[str, int]:
@@ -199,7 +199,7 @@ def test_who_takes_long_to_deal_with_records_may_take_long_to_notice() -> None:
     small.owns("m2")
     small.pass_s(14.0)
     small.member("lost")
-    assert ended(small, told=-1) == {}
+    assert ended(small, noted=-1) == {}
 
 
 @pytest.mark.parametrize("how", ["revoked", "killed", "end"])
@@ -239,7 +239,7 @@ def test_a_commit_that_came_late_may_be_where_the_next_one_begins() -> None:
     small.owns("m2", protocol="classic")
     small.given(*ALL[1:], name="m2")
     small.commit(5, process="m2")
-    assert ended(small, told=5) == {"GROUP-OFFSET-LOST": 1}, "6 was acknowledged, and 5 told"
+    assert ended(small, noted=5) == {"GROUP-OFFSET-LOST": 1}, "6 was acknowledged, and 5 told"
     assert "received 5" in small.judge().anomalies[0].message
 
 
@@ -266,7 +266,7 @@ def committed(*steps: tuple[int, str]) -> Small:
 
 
 @pytest.mark.parametrize(
-    ("steps", "told", "kinds"),
+    ("steps", "noted", "kinds"),
     [
         ([], -1, {}),
         ([(3, "ok")], 3, {}),
@@ -286,16 +286,16 @@ def committed(*steps: tuple[int, str]) -> Small:
         ([(3, "fail")], -1, {}),
     ],
 )
-def test_what_is_told(steps: list[tuple[int, str]], told: int, kinds: dict[str, int]) -> None:
+def test_what_is_told(steps: list[tuple[int, str]], noted: int, kinds: dict[str, int]) -> None:
     small = committed(*steps)
-    small.told(told)
+    small.noted(noted)
     small.finish()
     assert small.found() == kinds
 
 
 def test_a_commit_that_comes_late_is_counted() -> None:
     small = committed((2, "info"), (3, "ok"))
-    small.told(2)
+    small.noted(2)
     small.finish()
     assert small.judge().stats["late_commits_seen"] == 1
 
@@ -306,17 +306,17 @@ def test_a_late_commit_of_a_member_is_accepted_of_kafkas_clients_only(protocol: 
     small.owns("m1", protocol=protocol)
     small.commit(2, type_="info")
     small.commit(3)
-    small.told(2)
+    small.noted(2)
     small.finish()
     assert ("GROUP-OFFSET-LOST" in small.found()) == (not protocol)
 
 
 def test_what_is_under_way_while_somebody_asks_may_be_told_or_not() -> None:
-    for told in (2, 3):
+    for noted in (2, 3):
         small = committed((2, "ok"))
         small.add(Committed(time=0, process="asker", type="invoke", group="g"))
         small.commit(3)
-        done = Committed(time=0, process="asker", type="ok", group="g", offsets={"t:0": told})
+        done = Committed(time=0, process="asker", type="ok", group="g", offsets={"t:0": noted})
         small.add(done)
         small.finish()
         assert small.found() == {}
@@ -324,7 +324,7 @@ def test_what_is_under_way_while_somebody_asks_may_be_told_or_not() -> None:
 
 def test_what_is_tried_after_it_was_told_is_no_excuse() -> None:
     small = committed((2, "ok"))
-    small.told(3)
+    small.noted(3)
     small.commit(3)
     small.finish()
     assert small.found() == {"GROUP-OFFSET-PHANTOM": 1}
@@ -333,20 +333,20 @@ def test_what_is_tried_after_it_was_told_is_no_excuse() -> None:
 def test_beyond_the_budget_offsets_may_be_lost_and_not_made_up() -> None:
     small = committed((3, "ok"))
     small.fault(1, budget="beyond", expects="outage")
-    small.told(2)
-    small.told(9)
+    small.noted(2)
+    small.noted(9)
     small.finish()
     assert small.found() == {"GROUP-OFFSET-PHANTOM": 2}
 
 
 def test_of_groups_that_do_not_say_what_they_commit_less_is_known() -> None:
-    for told, kinds in ((3, {}), (4, {"GROUP-OFFSET-PHANTOM": 1})):
+    for noted, kinds in ((3, {}), (4, {"GROUP-OFFSET-PHANTOM": 1})):
         small = good()
         small.owns(commits="auto")
         small.given((0, 3, 1, 1))
-        small.told(told)
+        small.noted(noted)
         small.given((3, 2, 4, 1), (5, 1, 6, 1))
-        small.told(6)
+        small.noted(6)
         small.finish()
         assert small.found() == kinds
 

@@ -169,9 +169,9 @@ def test_in_the_end_all_is_given_and_committed() -> None:
     groups = synthetic_groups_made()
     groups.entries()
     ending = list(groups.ending(10**12))
-    told = [e for e in ending if isinstance(e, Committed) and e.type == "ok" and e.group == SILENT]
-    assert told
-    for entry in told:
+    noted = [e for e in ending if isinstance(e, Committed) and e.type == "ok" and e.group == SILENT]
+    assert noted
+    for entry in noted:
         assert entry.offsets == groups.ends
     for partition in PARTITIONS:
         runs = groups.log(partition)

@@ -17,7 +17,7 @@ OUT: Final = TopicPartition("out", 0)
 
 
 @dataclass
-class Story:
+class Timeline:
     """A commit over two partitions, an abort, an unknown commit that took effect, and one that
     reads the first and writes an output with the group's offset.
     """
@@ -60,64 +60,67 @@ class Story:
         self.copy.read = [Place(A, b"1"), Place(A, b"2")]
 
     def kinds(self) -> set[str]:
-        told = [self.committed, self.aborted, self.unknown, self.copy]
-        return {found.kind for found in check(told, self.reads, self.final, self.offsets)}
+        noted = [self.committed, self.aborted, self.unknown, self.copy]
+        return {found.kind for found in check(noted, self.reads, self.final, self.offsets)}
 
 
 def test_a_valid_history_has_no_findings() -> None:
-    assert Story().kinds() == set()
+    assert Timeline().kinds() == set()
 
 
-def lose(story: Story) -> None:
-    del story.final[B][0]
+def lose(timeline: Timeline) -> None:
+    del timeline.final[B][0]
 
 
-def tear(story: Story) -> None:
-    del story.final[B][1]
+def tear(timeline: Timeline) -> None:
+    del timeline.final[B][1]
 
 
-def read_early(story: Story) -> None:
-    story.reads[0] = story.reads[0]._replace(at_s=1.9)
+def read_early(timeline: Timeline) -> None:
+    timeline.reads[0] = timeline.reads[0]._replace(at_s=1.9)
 
 
-def cycle(story: Story) -> None:
-    story.committed.read = [Place(OUT, b"o1")]
+def cycle(timeline: Timeline) -> None:
+    timeline.committed.read = [Place(OUT, b"o1")]
 
 
-def split_without_output(story: Story) -> None:
-    story.offsets[A] = 6
+def split_without_output(timeline: Timeline) -> None:
+    timeline.offsets[A] = 6
 
 
-def split_without_commit(story: Story) -> None:
-    story.offsets[A] = 1
+def split_without_commit(timeline: Timeline) -> None:
+    timeline.offsets[A] = 1
 
 
-def fence(story: Story) -> None:
-    story.unknown.after_fence = True
+def fence(timeline: Timeline) -> None:
+    timeline.unknown.after_fence = True
 
 
 @pytest.mark.parametrize(
     ("plant", "kind"),
     [
-        (lambda story: story.final[A].append((6, b"4")), "ABORTED-READ"),
-        (lambda story: story.reads.append(Read("r", 9.0, A, 6, b"4")), "ABORTED-READ"),
+        (lambda timeline: timeline.final[A].append((6, b"4")), "ABORTED-READ"),
+        (lambda timeline: timeline.reads.append(Read("r", 9.0, A, 6, b"4")), "ABORTED-READ"),
         (lose, "LOST-WRITE"),
         (tear, "TORN"),
         (read_early, "PRECOMMITTED-READ"),
-        (lambda story: story.final[B].append((7, b"6")), "DUPLICATE"),
-        (lambda story: story.final[B].append((7, b"?")), "PHANTOM"),
-        (lambda story: story.reads.append(Read("r", 9.0, B, 9, b"?")), "PHANTOM"),
-        (lambda story: story.reads.append(Read("s", 9.0, A, 0, b"2")), "INCONSISTENT-OFFSET"),
-        (lambda story: story.final.update({A: [(0, b"2"), (1, b"1"), (5, b"5")]}), "WRITE-ORDER"),
-        (lambda story: story.reads.append(Read("r", 9.0, A, 1, b"2")), "NONMONOTONIC-POLL"),
+        (lambda timeline: timeline.final[B].append((7, b"6")), "DUPLICATE"),
+        (lambda timeline: timeline.final[B].append((7, b"?")), "PHANTOM"),
+        (lambda timeline: timeline.reads.append(Read("r", 9.0, B, 9, b"?")), "PHANTOM"),
+        (lambda timeline: timeline.reads.append(Read("s", 9.0, A, 0, b"2")), "INCONSISTENT-OFFSET"),
+        (
+            lambda timeline: timeline.final.update({A: [(0, b"2"), (1, b"1"), (5, b"5")]}),
+            "WRITE-ORDER",
+        ),
+        (lambda timeline: timeline.reads.append(Read("r", 9.0, A, 1, b"2")), "NONMONOTONIC-POLL"),
         (cycle, "G1C"),
         (split_without_output, "OFFSETS-SPLIT"),
         (split_without_commit, "OFFSETS-SPLIT"),
         (fence, "ZOMBIE"),
     ],
 )
-def test_planted_anomalies_are_found(plant: Callable[[Story], object], kind: str) -> None:
-    story = Story()
-    plant(story)
+def test_planted_anomalies_are_found(plant: Callable[[Timeline], object], kind: str) -> None:
+    timeline = Timeline()
+    plant(timeline)
     assert kind in KINDS
-    assert kind in story.kinds()
+    assert kind in timeline.kinds()

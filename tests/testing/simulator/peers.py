@@ -19,14 +19,14 @@ class Peer(asyncio.BufferedProtocol):
     def __init__(self, world: SimLoop) -> None:
         self.world = world
         self.received = b""
-        self.told: list[str] = []
+        self.noted: list[str] = []
         self.told_at: list[float] = []
         self.transport: Any = None
         self.keeps_open = False
         self._buffer = bytearray(16)
 
     def _note(self, what: str) -> None:
-        self.told.append(what)
+        self.noted.append(what)
         self.told_at.append(self.world.now)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,7 +54,7 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def is_lost(self) -> bool:
-        return self.told[-1].startswith("lost")
+        return self.noted[-1].startswith("lost")
 
 
 class Link:

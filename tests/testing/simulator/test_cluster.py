@@ -156,9 +156,9 @@ def test_taking_what_followers_have_in_memory_for_durable_is_caught(
 ) -> None:
     on_fetch: Callable[..., bool] = Leadership.on_fetch
 
-    def on_hasty_fetch(self: Leadership, *who: object, **told: int) -> bool:
-        told["durable_offset"] = told["fetch_offset"]
-        return on_fetch(self, *who, **told)
+    def on_hasty_fetch(self: Leadership, *who: object, **noted: int) -> bool:
+        noted["durable_offset"] = noted["fetch_offset"]
+        return on_fetch(self, *who, **noted)
 
     monkeypatch.setattr(Leadership, "on_fetch", on_hasty_fetch)
     assert "INCOMPLETE" in kinds_found("INCOMPLETE")

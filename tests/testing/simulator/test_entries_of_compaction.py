@@ -283,7 +283,7 @@ FIRST, SECOND = "member-1/1.1", "member-2/1.1"
 DRIFT_NS = 20
 
 
-class Story:
+class Timeline:
     """Two members, the second of which is given the partition after the first has left it."""
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class Story:
             send.offset = number
             self.end(send)
 
-    def at(self, now: int) -> Story:
+    def at(self, now: int) -> Timeline:
         self.now = now
         return self
 
@@ -320,9 +320,9 @@ class Story:
         self.end(self.history.commit(member, {ENTRIES_OF_GROUPS_P: offset}), outcome)
 
     def committed(self, offset: int) -> None:
-        told = self.history.committed("asker")
-        told.offsets = {} if offset < 0 else {ENTRIES_OF_GROUPS_P: offset}
-        self.end(told)
+        noted = self.history.committed("asker")
+        noted.offsets = {} if offset < 0 else {ENTRIES_OF_GROUPS_P: offset}
+        self.end(noted)
 
     @property
     def kinds(self) -> set[str]:
@@ -346,95 +346,95 @@ class Story:
         self.at(320).committed(9)
 
 
-def told(change: Callable[[Story, Owning], None], **second: Any) -> set[str]:
+def noted(change: Callable[[Timeline, Owning], None], **second: Any) -> set[str]:
     """The kinds of what is found after ``change`` was made between the two halves."""
-    story = Story()
-    owning = story.first_half()
-    change(story, owning)
-    story.second_half(**second)
-    return story.kinds
+    timeline = Timeline()
+    owning = timeline.first_half()
+    change(timeline, owning)
+    timeline.second_half(**second)
+    return timeline.kinds
 
 
-def leaves(story: Story, owning: Owning) -> None:
-    story.at(150).end(owning)
+def leaves(timeline: Timeline, owning: Owning) -> None:
+    timeline.at(150).end(owning)
 
 
 def test_a_partition_may_go_from_one_member_to_another() -> None:
-    assert told(leaves) == set()
-    assert told(leaves, first=3) == {"GROUP-OFFSET-LOST"}
+    assert noted(leaves) == set()
+    assert noted(leaves, first=3) == {"GROUP-OFFSET-LOST"}
 
 
 def test_what_was_not_acknowledged_may_be_committed_or_not() -> None:
-    def tries(story: Story, owning: Owning) -> None:
-        story.at(140).commit(FIRST, 4, Outcome.INFO)
-        story.committed(5)
-        leaves(story, owning)
+    def tries(timeline: Timeline, owning: Owning) -> None:
+        timeline.at(140).commit(FIRST, 4, Outcome.INFO)
+        timeline.committed(5)
+        leaves(timeline, owning)
 
-    assert told(tries) == set()
+    assert noted(tries) == set()
 
 
 def test_a_member_that_died_owns_the_partition_no_longer_than_it_polls() -> None:
-    assert told(lambda *_: None) == set()
+    assert noted(lambda *_: None) == set()
 
 
 def test_who_was_held_up_may_learn_of_its_loss_in_the_next_poll() -> None:
-    story = Story()
-    owning = story.first_half()
-    waiting = story.at(140).history.poll(f"{FIRST}@1")
-    story.at(200).owning(SECOND)
-    story.at(400).end(waiting)
-    polling = story.at(410).history.poll(f"{FIRST}@1")
-    story.at(420).end(owning, Outcome.INFO)
-    story.at(430).end(polling)
-    assert story.kinds == set()
+    timeline = Timeline()
+    owning = timeline.first_half()
+    waiting = timeline.at(140).history.poll(f"{FIRST}@1")
+    timeline.at(200).owning(SECOND)
+    timeline.at(400).end(waiting)
+    polling = timeline.at(410).history.poll(f"{FIRST}@1")
+    timeline.at(420).end(owning, Outcome.INFO)
+    timeline.at(430).end(polling)
+    assert timeline.kinds == set()
 
 
-def polls_on(story: Story) -> None:
-    story.first_half()
-    story.second_half()
-    story.at(400).poll(FIRST, 5, 5)
+def polls_on(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.second_half()
+    timeline.at(400).poll(FIRST, 5, 5)
 
 
-def commits_late(story: Story) -> None:
-    story.first_half()
-    story.second_half()
-    story.at(400).commit(FIRST, 9)
+def commits_late(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.second_half()
+    timeline.at(400).commit(FIRST, 9)
 
 
-def commits_back(story: Story) -> None:
-    story.first_half()
-    story.at(140).commit(FIRST, 4)
+def commits_back(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.at(140).commit(FIRST, 4)
 
 
-def forgets(story: Story) -> None:
-    story.first_half()
-    story.at(140).committed(-1)
+def forgets(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.at(140).committed(-1)
 
 
-def begins_too_early(story: Story) -> None:
-    leaves(story, story.first_half())
-    story.second_half(first=4)
+def begins_too_early(timeline: Timeline) -> None:
+    leaves(timeline, timeline.first_half())
+    timeline.second_half(first=4)
 
 
-def invents(story: Story) -> None:
-    story.first_half()
-    story.at(140).committed(6)
+def invents(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.at(140).committed(6)
 
 
-def is_ahead(story: Story) -> None:
-    story.first_half()
-    story.at(140).commit(FIRST, 12, Outcome.INFO)
-    story.committed(12)
-    story.commit(FIRST, 13, Outcome.INFO)
-    story.committed(13)
+def is_ahead(timeline: Timeline) -> None:
+    timeline.first_half()
+    timeline.at(140).commit(FIRST, 12, Outcome.INFO)
+    timeline.committed(12)
+    timeline.commit(FIRST, 13, Outcome.INFO)
+    timeline.committed(13)
 
 
-def skips(story: Story) -> None:
-    leaves(story, story.first_half())
-    story.second_half(first=6)
+def skips(timeline: Timeline) -> None:
+    leaves(timeline, timeline.first_half())
+    timeline.second_half(first=6)
 
 
-MISTAKES: list[tuple[Callable[[Story], None], str]] = [
+MISTAKES: list[tuple[Callable[[Timeline], None], str]] = [
     (polls_on, "GROUP-TWO-OWNERS"),
     (commits_late, "GROUP-TWO-OWNERS"),
     (commits_back, "GROUP-COMMIT-BACKWARD"),
@@ -447,7 +447,7 @@ MISTAKES: list[tuple[Callable[[Story], None], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "kind"), MISTAKES)
-def test_a_mistake_is_called_by_its_name(mistake: Callable[[Story], None], kind: str) -> None:
-    story = Story()
-    mistake(story)
-    assert kind in story.kinds <= {kind, "GROUP-SKIPPED"}
+def test_a_mistake_is_called_by_its_name(mistake: Callable[[Timeline], None], kind: str) -> None:
+    timeline = Timeline()
+    mistake(timeline)
+    assert kind in timeline.kinds <= {kind, "GROUP-SKIPPED"}

@@ -995,7 +995,7 @@ FORMER_LED_NS = 300
 MEMBER, OTHER = "member-1/1.1", "member-2/1.1"
 
 
-class Story:
+class Timeline:
     """The topic is deleted at 200 ns, and led for the last time at 300 ns."""
 
     def __init__(self) -> None:
@@ -1049,86 +1049,86 @@ class Story:
 
 
 def test_what_was_acknowledged_before_the_deletion_is_not_owed() -> None:
-    story = Story()
-    assert story.kinds(Seen(0, story.new.value, 0)) == set()
+    timeline = Timeline()
+    assert timeline.kinds(Seen(0, timeline.new.value, 0)) == set()
 
 
 def test_what_was_acknowledged_in_between_may_be_there_or_not() -> None:
-    story = Story()
-    log = Seen(0, story.new.value, 0), Seen(1, story.either.value, 0)
-    assert story.kinds(*log) == set()
+    timeline = Timeline()
+    log = Seen(0, timeline.new.value, 0), Seen(1, timeline.either.value, 0)
+    assert timeline.kinds(*log) == set()
 
 
 def test_what_was_acknowledged_since_has_to_be_there() -> None:
-    assert Story().kinds() == {"LOST-tail"}
+    assert Timeline().kinds() == {"LOST-tail"}
 
 
 def test_a_record_of_the_former_topic_is_not_in_the_new_one() -> None:
-    story = Story()
-    log = Seen(0, story.new.value, 0), Seen(1, story.former.value, 0)
-    assert story.kinds(*log) == {"RESURRECTED"}
+    timeline = Timeline()
+    log = Seen(0, timeline.new.value, 0), Seen(1, timeline.former.value, 0)
+    assert timeline.kinds(*log) == {"RESURRECTED"}
 
 
 def test_consumers_may_have_fetched_before() -> None:
-    story = Story()
-    there, gone = Seen(0, story.new.value, 0), Seen(0, story.former.value, 0)
-    story.poll(290, "c/1.1", gone)
-    story.poll(500, "c/1.1", gone)
-    assert story.kinds(there) == set()
-    story.poll(600, "c/1.2", gone)
-    assert "RESURRECTED" in story.kinds(there)
+    timeline = Timeline()
+    there, gone = Seen(0, timeline.new.value, 0), Seen(0, timeline.former.value, 0)
+    timeline.poll(290, "c/1.1", gone)
+    timeline.poll(500, "c/1.1", gone)
+    assert timeline.kinds(there) == set()
+    timeline.poll(600, "c/1.2", gone)
+    assert "RESURRECTED" in timeline.kinds(there)
 
 
 def test_members_know_the_topic_of_what_they_receive() -> None:
     """They may have fetched records of the former topic before, but not of the new one."""
-    story = Story()
-    there, gone = Seen(0, story.new.value, 0), Seen(0, story.former.value, 0)
-    story.poll(600, f"{MEMBER}@1", gone, topic_id="former")
-    assert story.kinds(there) == set()
-    story.poll(700, f"{MEMBER}@2", gone, topic_id="new")
-    assert "RESURRECTED" in story.kinds(there)
+    timeline = Timeline()
+    there, gone = Seen(0, timeline.new.value, 0), Seen(0, timeline.former.value, 0)
+    timeline.poll(600, f"{MEMBER}@1", gone, topic_id="former")
+    assert timeline.kinds(there) == set()
+    timeline.poll(700, f"{MEMBER}@2", gone, topic_id="new")
+    assert "RESURRECTED" in timeline.kinds(there)
 
 
 def test_only_later_ends_and_deletions_count() -> None:
-    story = Story()
+    timeline = Timeline()
     for now, end in ((150, 5), (260, 5), (500, 1)):
-        asking = story.history.end_offsets("c/1.1")
+        asking = timeline.history.end_offsets("c/1.1")
         asking.ends = {P: end}
-        story.history.end(story.at(now, asking), Outcome.OK)
-    deletion = story.history.deletion("admin", P, 1)
-    story.history.end(story.at(150, deletion), Outcome.OK)
-    assert story.kinds(Seen(0, story.new.value, 0)) == set()
-    assert story.kinds() == {"LOST-tail"}
+        timeline.history.end(timeline.at(now, asking), Outcome.OK)
+    deletion = timeline.history.deletion("admin", P, 1)
+    timeline.history.end(timeline.at(150, deletion), Outcome.OK)
+    assert timeline.kinds(Seen(0, timeline.new.value, 0)) == set()
+    assert timeline.kinds() == {"LOST-tail"}
     deletion.completed_ns = 260  # it may have deleted records of either topic
-    assert story.kinds() == set()
+    assert timeline.kinds() == set()
 
 
 def test_a_group_is_checked_in_each_topic() -> None:
-    story = Story()
-    there = Seen(0, story.new.value, 0)
+    timeline = Timeline()
+    there = Seen(0, timeline.new.value, 0)
     for start, member, topic_id in ((110, MEMBER, "former"), (410, OTHER, "new")):
-        story.owning(start, member, topic_id)
-        story.poll(start + 10, f"{member}@1", there if topic_id == "new" else Seen(0, "p/1#1", 0),
-                   topic_id=topic_id)  # fmt: skip
-        story.commit(start + 20, member, 1, topic_id)
-    story.poll(500, f"{MEMBER}@1", topic_id="former")  # the other one has a partition of another
-    story.committed(150, {P: 1})
-    story.committed(250, {})  # of either topic
-    story.committed(600, {P: 1})
-    assert story.kinds(there) == set()
-    story.committed(180, {})
-    assert story.kinds(there) == {"GROUP-OFFSET-ZERO"}
+        timeline.owning(start, member, topic_id)
+        record = there if topic_id == "new" else Seen(0, "p/1#1", 0)
+        timeline.poll(start + 10, f"{member}@1", record, topic_id=topic_id)
+        timeline.commit(start + 20, member, 1, topic_id)
+    timeline.poll(500, f"{MEMBER}@1", topic_id="former")  # the other one has a partition of another
+    timeline.committed(150, {P: 1})
+    timeline.committed(250, {})  # of either topic
+    timeline.committed(600, {P: 1})
+    assert timeline.kinds(there) == set()
+    timeline.committed(180, {})
+    assert timeline.kinds(there) == {"GROUP-OFFSET-ZERO"}
 
 
 def test_an_offset_of_the_former_topic_is_none_of_the_new_one() -> None:
-    story = Story()
-    story.owning(110, MEMBER, "former")
-    story.commit(120, MEMBER, 1, "former")
-    story.committed(600, {})
-    there = Seen(0, story.new.value, 0)
-    assert story.kinds(there) == set()
-    story.committed(700, {P: 1})
-    assert "GROUP-OFFSET-PHANTOM" in story.kinds(there)
+    timeline = Timeline()
+    timeline.owning(110, MEMBER, "former")
+    timeline.commit(120, MEMBER, 1, "former")
+    timeline.committed(600, {})
+    there = Seen(0, timeline.new.value, 0)
+    assert timeline.kinds(there) == set()
+    timeline.committed(700, {P: 1})
+    assert "GROUP-OFFSET-PHANTOM" in timeline.kinds(there)
 
 
 def test_a_topic_is_recreated_under_its_clients() -> None:

@@ -169,12 +169,12 @@ def test_it_holds_what_it_is_about() -> None:
 
 
 def test_all_go_on_in_their_order_when_it_is_over() -> None:
-    hang, told = Hang(), list[str]()
-    hang.when_over(lambda: told.append("a"))
-    hang.when_over(lambda: told.append("b"))
+    hang, noted = Hang(), list[str]()
+    hang.when_over(lambda: noted.append("a"))
+    hang.when_over(lambda: noted.append("b"))
     hang.end()
     hang.end()
-    assert told == ["a", "b"]
+    assert noted == ["a", "b"]
     assert not hang.holds("sync", "x")
 
 
@@ -409,8 +409,8 @@ def test_no_more_is_under_way_than_there_are_threads() -> None:
     for name in "abc":
         bench.submit(name)
     bench.world.run_until(5.0)
-    told = [(at, what) for at, what in bench.events if len(what) == 1]
-    assert told == [(1.0, "a"), (1.0, "b"), (2.0, "c")]
+    noted = [(at, what) for at, what in bench.events if len(what) == 1]
+    assert noted == [(1.0, "a"), (1.0, "b"), (2.0, "c")]
 
 
 def test_results_and_errors_arrive_where_they_are_awaited() -> None:
@@ -445,11 +445,11 @@ def test_work_that_ends_the_process_is_told_to_nobody() -> None:
     def stops() -> None:
         raise Stopped
 
-    told: list[Callable[..., object]] = []
-    bench.workers.submit(stops, lambda *_: told.append(stops))
+    noted: list[Callable[..., object]] = []
+    bench.workers.submit(stops, lambda *_: noted.append(stops))
     bench.world.run_until(3.0)
     assert not bench.loop.is_alive
-    assert not told
+    assert not noted
 
 
 def test_stopping_does_what_waits() -> None:
@@ -463,7 +463,7 @@ def test_stopping_does_what_waits() -> None:
 # -- work that is divided --------------------------------------------------------------------------
 
 
-class Desk(Bench):
+class Rig(Bench):
     """Workers of a process on a disk, whose work takes no time but for pauses of a second."""
 
     def __init__(self, *, share: float) -> None:
@@ -497,101 +497,101 @@ class Desk(Bench):
 
 @pytest.mark.parametrize(("share", "is_divided"), [(0.0, False), (1.0, True)])
 def test_time_passes_between_the_operations_of_some_work(share: float, is_divided: bool) -> None:
-    desk = Desk(share=share)
-    desk.write("a")
-    desk.write("b")
-    desk.world.run_until(2.0)
-    assert ((0.0, "a done") not in desk.events) is is_divided
-    desk.world.run_until(100.0)
-    assert [what for _, what in desk.events if "done" not in what] == sorted("ab")[:2]
+    rig = Rig(share=share)
+    rig.write("a")
+    rig.write("b")
+    rig.world.run_until(2.0)
+    assert ((0.0, "a done") not in rig.events) is is_divided
+    rig.world.run_until(100.0)
+    assert [what for _, what in rig.events if "done" not in what] == sorted("ab")[:2]
 
 
 def test_what_happens_in_between_is_the_same_each_time() -> None:
     runs = []
     for _ in range(2):
-        desk = Desk(share=1.0)
-        desk.write("a")
-        desk.write("b")
-        desk.world.run_until(100.0)
-        runs.append((desk.events, desk.world.digest()))
+        rig = Rig(share=1.0)
+        rig.write("a")
+        rig.write("b")
+        rig.world.run_until(100.0)
+        runs.append((rig.events, rig.world.digest()))
     assert runs[0] == runs[1]
 
 
 def test_a_sync_on_a_disk_that_hangs_ends_when_that_is_over() -> None:
-    desk = Desk(share=0.0)
+    rig = Rig(share=0.0)
     hang = Hang()
-    desk.hangs.append(hang)
-    desk.write("a", 1)
-    desk.world.run_until(500.0)
-    assert desk.events == []
-    assert desk.workers.unfinished.oldest == 1
+    rig.hangs.append(hang)
+    rig.write("a", 1)
+    rig.world.run_until(500.0)
+    assert rig.events == []
+    assert rig.workers.unfinished.oldest == 1
     hang.end()
-    desk.world.run_until(501.0)
-    assert desk.events == [(500.0, "a done"), (500.0, "a")]
-    assert desk.workers.unfinished.oldest is None
+    rig.world.run_until(501.0)
+    assert rig.events == [(500.0, "a done"), (500.0, "a")]
+    assert rig.workers.unfinished.oldest is None
 
 
 def test_a_loop_that_waits_for_a_disk_that_hangs_stands_still() -> None:
-    desk = Desk(share=0.0)
+    rig = Rig(share=0.0)
     hang = Hang()
-    desk.hangs.append(hang)
-    desk.loop.call_soon(desk.disk.sync_dir, "d")
-    desk.loop.call_later(1.0, desk.note, "next")
-    desk.world.run_until(10.0)
-    assert desk.events == []
+    rig.hangs.append(hang)
+    rig.loop.call_soon(rig.disk.sync_dir, "d")
+    rig.loop.call_later(1.0, rig.note, "next")
+    rig.world.run_until(10.0)
+    assert rig.events == []
     hang.end()
-    desk.world.run_until(11.0)
-    assert desk.events == [(10.0, "next")]
+    rig.world.run_until(11.0)
+    assert rig.events == [(10.0, "next")]
 
 
 def test_threads_of_a_killed_process_touch_the_disk_no_more() -> None:
-    desk = Desk(share=0.0)
-    desk.hangs.append(Hang())
-    desk.write("a", 1)
-    desk.world.run_until(1.0)
-    changes = desk.disk.changes
-    desk.loop.kill()
-    desk.turns.abandon()
-    assert desk.disk.changes == changes
-    assert desk.events == []
+    rig = Rig(share=0.0)
+    rig.hangs.append(Hang())
+    rig.write("a", 1)
+    rig.world.run_until(1.0)
+    changes = rig.disk.changes
+    rig.loop.kill()
+    rig.turns.abandon()
+    assert rig.disk.changes == changes
+    assert rig.events == []
 
 
 def test_the_loop_waits_for_a_mutex_and_no_time_passes() -> None:
-    desk = Desk(share=1.0)
-    mutex = desk.disk.mutex()
+    rig = Rig(share=1.0)
+    mutex = rig.disk.mutex()
 
     def work() -> None:
         with mutex:
-            desk.disk.sync_dir("d")
+            rig.disk.sync_dir("d")
             for _ in range(20):
-                desk.disk.sync_dir("d")
-            desk.note("the thread is done")
+                rig.disk.sync_dir("d")
+            rig.note("the thread is done")
 
     def on_loop() -> None:
         with mutex:
-            desk.note("the loop has it")
+            rig.note("the loop has it")
 
-    desk.workers.submit(work, lambda *_: None)
-    desk.loop.call_later(1.0, on_loop)
-    desk.world.run_until(50.0)
-    assert desk.events == [(1.0, "the thread is done"), (1.0, "the loop has it")]
+    rig.workers.submit(work, lambda *_: None)
+    rig.loop.call_later(1.0, on_loop)
+    rig.world.run_until(50.0)
+    assert rig.events == [(1.0, "the thread is done"), (1.0, "the loop has it")]
 
 
 def test_threads_take_turns_at_a_mutex() -> None:
-    desk = Desk(share=1.0)
-    mutex = desk.disk.mutex()
+    rig = Rig(share=1.0)
+    mutex = rig.disk.mutex()
 
     def work(name: str) -> None:
         with mutex:
-            desk.note(f"{name} begins")
+            rig.note(f"{name} begins")
             for _ in range(10):
-                desk.disk.sync_dir("d")
-            desk.note(f"{name} ends")
+                rig.disk.sync_dir("d")
+            rig.note(f"{name} ends")
 
     for name in "ab":
-        desk.workers.submit(partial(work, name), lambda *_: None)
-    desk.world.run_until(100.0)
-    assert [what for _, what in desk.events] == ["a begins", "a ends", "b begins", "b ends"]
+        rig.workers.submit(partial(work, name), lambda *_: None)
+    rig.world.run_until(100.0)
+    assert [what for _, what in rig.events] == ["a begins", "a ends", "b begins", "b ends"]
 
 
 # -- loop ------------------------------------------------------------------------------------------
@@ -1016,7 +1016,7 @@ def test_a_paused_process_is_connected_to_and_learns_of_it_later() -> None:
     assert not link.accepted
     link.server.resume()
     link.wait(1)
-    assert link.accepted[0].told == ["made"]
+    assert link.accepted[0].noted == ["made"]
 
 
 # -- cutting ---------------------------------------------------------------------------------------
@@ -1047,7 +1047,7 @@ def test_a_cut_connection_may_stay_open_at_one_end_at_both_or_at_none() -> None:
         near, far = link.connect()
         link.network.cut("client", "server")
         link.wait(LONG_S)
-        outcomes.add((near.told[-1], far.told[-1]))
+        outcomes.add((near.noted[-1], far.noted[-1]))
     assert len(outcomes) == 4
     assert ("made", "made") in outcomes
     assert ("lost OSError", "made") in outcomes or ("lost TimeoutError", "made") in outcomes
@@ -1076,7 +1076,7 @@ def test_who_gave_up_answers_late_bytes_with_a_reset() -> None:
             near.transport.write(b"hello?")
             link.network.mend("client", "server")
             link.wait(3)
-            assert near.told[-1] == "lost ConnectionResetError"
+            assert near.noted[-1] == "lost ConnectionResetError"
             seen += 1
     assert seen
 
@@ -1116,7 +1116,7 @@ def test_a_reset_in_the_middle_ends_both_ends() -> None:
     assert link.network.connected_to("server") == ["client"]
     assert link.network.reset_connections("client", "server") == 1
     link.wait(1)
-    assert near.told[-1] == far.told[-1] == "lost ConnectionResetError"
+    assert near.noted[-1] == far.noted[-1] == "lost ConnectionResetError"
     assert link.network.reset_connections("client", "server") == 0
     assert not link.network.connected_to("server")
 
@@ -1132,8 +1132,8 @@ def test_the_kernel_of_a_killed_process_ends_its_connections() -> None:
         far.transport.write(b"written")
         link.kill_server()
         link.wait(1)
-        assert far.told == ["made"]
-        endings.add((near.told[-1], near.received))
+        assert far.noted == ["made"]
+        endings.add((near.noted[-1], near.received))
     assert ("lost", b"written") in endings
     assert ("lost ConnectionResetError", b"") in endings
 
@@ -1147,7 +1147,7 @@ def test_bytes_for_a_process_that_is_gone_are_answered_with_a_reset() -> None:
     if not near.is_lost:
         near.transport.write(b"hello?")
         link.wait(1)
-    assert near.told[-1] == "lost ConnectionResetError"
+    assert near.noted[-1] == "lost ConnectionResetError"
 
 
 def test_a_host_without_power_says_nothing() -> None:
@@ -1156,7 +1156,7 @@ def test_a_host_without_power_says_nothing() -> None:
     link.cut_power()
     near.transport.write(b"hello?")
     link.wait(100)
-    assert near.told == ["made"]
+    assert near.noted == ["made"]
     assert refused(link) is TimeoutError
 
 
@@ -1169,7 +1169,7 @@ def test_a_host_that_is_back_knows_nothing_of_its_connections() -> None:
     link.network.power_on("server")
     link.restart_server()
     link.wait(5)
-    assert near.told == ["made", "lost ConnectionResetError"]
+    assert near.noted == ["made", "lost ConnectionResetError"]
     assert refused(link) is None
 
 
@@ -1180,10 +1180,10 @@ def test_who_has_sent_it_nothing_learns_when_it_does() -> None:
     link.wait(5)
     link.network.power_on("server")
     link.wait(50)
-    assert near.told == ["made"]
+    assert near.noted == ["made"]
     near.transport.write(b"after")
     link.wait(5)
-    assert near.told == ["made", "lost ConnectionResetError"]
+    assert near.noted == ["made", "lost ConnectionResetError"]
 
 
 def test_connections_that_are_over_are_forgotten() -> None:
@@ -1288,8 +1288,8 @@ def test_closing_delivers_what_was_written_first() -> None:
     near.transport.write(b"too late")
     link.wait(1)
     assert far.received == b"last words"
-    assert far.told == ["made", "eof", "lost"]
-    assert near.told == ["made", "lost"]
+    assert far.noted == ["made", "eof", "lost"]
+    assert near.noted == ["made", "lost"]
     assert near.transport.is_closing()
 
 
@@ -1301,7 +1301,7 @@ def test_half_a_connection_may_stay_open() -> None:
     link.wait(1)
     far.transport.write(b"answer")
     link.wait(1)
-    assert (far.told, near.received) == (["made", "eof"], b"answer")
+    assert (far.noted, near.received) == (["made", "eof"], b"answer")
 
 
 def test_aborting_may_lose_what_is_on_its_way() -> None:
@@ -1312,8 +1312,8 @@ def test_aborting_may_lose_what_is_on_its_way() -> None:
         near.transport.write(b"perhaps")
         near.transport.abort()
         link.wait(1)
-        assert far.told == ["made", "lost ConnectionResetError"]
-        assert near.told == ["made", "lost"]
+        assert far.noted == ["made", "lost ConnectionResetError"]
+        assert near.noted == ["made", "lost"]
         arrived.add(far.received)
     assert arrived == {b"", b"perhaps"}
 
@@ -1326,7 +1326,7 @@ def test_closing_with_unread_bytes_resets() -> None:
     link.wait(1)
     near.transport.close()
     link.wait(1)
-    assert far.told[-1] == "lost ConnectionResetError"
+    assert far.noted[-1] == "lost ConnectionResetError"
 
 
 def test_bytes_for_a_closed_socket_are_answered_with_a_reset() -> None:
@@ -1337,7 +1337,7 @@ def test_bytes_for_a_closed_socket_are_answered_with_a_reset() -> None:
     link.wait(1)
     far.transport.write(b"are you there?")
     link.wait(1)
-    assert far.told == ["made", "eof", "lost ConnectionResetError"]
+    assert far.noted == ["made", "eof", "lost ConnectionResetError"]
 
 
 def test_a_reader_that_pauses_makes_its_writer_pause() -> None:
@@ -1347,14 +1347,14 @@ def test_a_reader_that_pauses_makes_its_writer_pause() -> None:
     far.transport.pause_reading()
     near.transport.write(b"x" * 140)
     link.wait(1)
-    assert (near.told, buffered(near)) == (["made"], 40)
+    assert (near.noted, buffered(near)) == (["made"], 40)
     near.transport.write(b"y" * 20)
-    assert near.told == ["made", "pause"]
+    assert near.noted == ["made", "pause"]
     assert not far.received
     assert not far.transport.is_reading()
     far.transport.resume_reading()
     link.wait(1)
-    assert near.told == ["made", "pause", "resume"]
+    assert near.noted == ["made", "pause", "resume"]
     assert (len(far.received), buffered(near)) == (160, 0)
 
 
@@ -1365,10 +1365,10 @@ def test_closing_waits_until_what_was_written_fits_the_socket() -> None:
     near.transport.write(b"x" * 200)
     near.transport.close()
     link.wait(1)
-    assert near.told == ["made"]
+    assert near.noted == ["made"]
     far.transport.resume_reading()
     link.wait(1)
-    assert near.told == ["made", "lost"]
+    assert near.noted == ["made", "lost"]
     assert len(far.received) == 200
 
 
@@ -1381,7 +1381,7 @@ def test_a_close_that_waits_ends_when_the_peer_dies() -> None:
     link.wait(1)
     link.kill_server()
     link.wait(1)
-    assert near.told == ["made", "lost ConnectionResetError"]
+    assert near.noted == ["made", "lost ConnectionResetError"]
 
 
 def test_it_says_who_is_at_its_ends_and_what_its_limits_are() -> None:
@@ -1404,4 +1404,4 @@ def test_ending_twice_is_ending_once(how: str) -> None:
     link.wait(1)
     near.transport.abort()
     link.wait(1)
-    assert near.told == ["made", "lost"]
+    assert near.noted == ["made", "lost"]

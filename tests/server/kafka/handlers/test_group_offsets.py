@@ -228,7 +228,7 @@ def test_offsets_are_deleted_of_topics_without_subscribers(group_client: GroupCl
 # -- transactions ----------------------------------------------------------------------------------
 
 
-class PaperVerifier:
+class FakeVerifier:
     """The coordinator of transactional ids: what it was asked, and what it answers at once."""
 
     def __init__(self) -> None:
@@ -256,8 +256,8 @@ class PaperVerifier:
 
 
 @pytest.fixture
-def verifier(group_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> PaperVerifier:
-    made = PaperVerifier()
+def verifier(group_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> FakeVerifier:
+    made = FakeVerifier()
     monkeypatch.setattr(group_broker.broker.context, "transactions", made)
     return made
 
@@ -300,7 +300,7 @@ def end(broker: RunningBroker, group: str, producer: int, *, commit: bool = True
 
 @pytest.mark.parametrize("version", range(7))
 def test_every_version_of_a_commit_in_a_transaction(
-    group_client: GroupClient, group_broker: RunningBroker, verifier: PaperVerifier, version: int
+    group_client: GroupClient, group_broker: RunningBroker, verifier: FakeVerifier, version: int
 ) -> None:
     group, producer = f"transaction{version}", 100 + version
     group_client.find(group)
@@ -337,7 +337,7 @@ def test_every_version_of_a_commit_in_a_transaction(
 def test_a_commit_that_its_coordinator_does_not_confirm(
     group_client: GroupClient,
     group_broker: RunningBroker,
-    verifier: PaperVerifier,
+    verifier: FakeVerifier,
     error: RaftlogError,
     codes: dict[int, int],
 ) -> None:
@@ -349,7 +349,7 @@ def test_a_commit_that_its_coordinator_does_not_confirm(
 
 
 def test_commits_in_a_transaction_that_the_group_refuses(
-    group_client: GroupClient, verifier: PaperVerifier
+    group_client: GroupClient, verifier: FakeVerifier
 ) -> None:
     joined = group_client.alone("inside")
     me = {"member_id": joined.member_id, "generation_id_or_member_epoch": joined.generation_id}
@@ -368,7 +368,7 @@ def test_commits_in_a_transaction_that_the_group_refuses(
 
 
 def test_a_commit_that_is_confirmed_after_the_marker_is_too_late(
-    group_client: GroupClient, group_broker: RunningBroker, verifier: PaperVerifier
+    group_client: GroupClient, group_broker: RunningBroker, verifier: FakeVerifier
 ) -> None:
     """It would stay pending: no other marker comes."""
     group_client.find("late")

@@ -1,4 +1,4 @@
-"""What surrounds the parts of a cluster's broker, on paper: consensus, links, replies, threads.
+"""What surrounds the parts of a broker in a cluster, as fakes: consensus, links, replies, threads.
 
 The loop's time is virtual. A proposal is decided when the test says so, and how; logs are real, on
 a simulated disk.
@@ -64,7 +64,7 @@ class Proposal:
         return decode_command(self.command)
 
 
-class PaperPlane:
+class FakePlane:
     """A ``ConsensusPlane`` that agrees on what the test says."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -182,7 +182,7 @@ def status(
     return GroupStatus(role, leader, term, 0, dict(voters or {}), commit_index, applied_index, 0)
 
 
-class PaperLinks:
+class FakeLinks:
     """Notes what is sent."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *up: int) -> None:
@@ -190,7 +190,7 @@ class PaperLinks:
         self.up = set(up)
         self.silent: set[int] = set()  # up still, and not heard of for some time
         self.takes = True  # else what is told is dropped
-        self.told: list[tuple[int, Any]] = []
+        self.noted: list[tuple[int, Any]] = []
         self.asked: list[tuple[int, Any, asyncio.Future[Any]]] = []
 
     @property
@@ -205,7 +205,7 @@ class PaperLinks:
 
     def notify(self, broker_id: int, _api: Any, message: Any) -> bool:
         if self.takes and broker_id in self.up:
-            self.told.append((broker_id, message))
+            self.noted.append((broker_id, message))
             return True
         return False
 
@@ -217,7 +217,7 @@ class PaperLinks:
         return future
 
 
-class PaperWorkers(Workers):
+class FakeWorkers(Workers):
     """Does its work in the next turn of the loop, or when the test lets it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -250,7 +250,7 @@ class PaperWorkers(Workers):
         done(result, failure)
 
 
-class PaperConnection:
+class FakeConnection:
     """The connection of a request, as far as an answer needs it."""
 
     def __init__(self) -> None:
@@ -271,10 +271,10 @@ class PaperConnection:
 
 
 @dataclass
-class PaperReply:
+class FakeReply:
     """Keeps the answer."""
 
-    connection: PaperConnection = field(default_factory=PaperConnection)
+    connection: FakeConnection = field(default_factory=FakeConnection)
     answers: list[tuple[Any, Sequence[bytes]]] = field(default_factory=list)
     errors: list[RaftlogError] = field(default_factory=list)
     ends: int = 0
@@ -315,9 +315,9 @@ class Scene:
         self.loop = loop
         self.broker_id = broker_id
         self.disk = SimDisk(Random(1))
-        self.workers = PaperWorkers(loop)
-        self.plane = PaperPlane(loop)
-        self.links = PaperLinks(loop)
+        self.workers = FakeWorkers(loop)
+        self.plane = FakePlane(loop)
+        self.links = FakeLinks(loop)
         self.machine = ClusterMachine()
         self.failures: list[StorageFailedError] = []
         self.services = ReplicaServices(
@@ -392,7 +392,7 @@ class Scene:
             await asyncio.sleep(0)
 
 
-class PaperSurveys(Surveys):
+class FakeSurveys(Surveys):
     """Every live replica has reported: a sound copy, all of one length, but for ``reported``."""
 
     def __init__(self, scene: Scene) -> None:

@@ -26,7 +26,7 @@ from raftlog.server.scheduling import Acknowledge
 from raftlog.transactions.values import Marker
 from raftlog.types import Offset
 from tests.client.virtual import START_MS
-from tests.server.cluster.paper import Scene, state_of
+from tests.server.cluster.fake import Scene, state_of
 
 BAD = b"bad"  # a value that cannot be read back
 
@@ -36,13 +36,13 @@ def _check_times(now: float, now_ms: int) -> None:
     assert now_ms >= START_MS, "the wall clock's"
 
 
-class PaperGroups:
+class FakeGroups:
     """Values, members' epochs, and a deadline."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
         self.started: list[Topics] = []
-        self.told: list[Topics] = []
+        self.noted: list[Topics] = []
         self.epochs: dict[str, int] = {}  # by member id
         self.deadline_at: float | None = None
         self.ticks: list[float] = []
@@ -69,7 +69,7 @@ class PaperGroups:
         self, topics: Mapping[str, TopicInfo], *, version: int, now: float, now_ms: int
     ) -> StateChange[None]:
         _check_times(now, now_ms)
-        self.told.append(Topics(topics, version))
+        self.noted.append(Topics(topics, version))
         self.is_started = True
         return StateChange(None)
 
@@ -132,14 +132,14 @@ class Shown:
         self.s = s
         self.host = host or s.host()
         self.isr = isr
-        self.made: list[PaperGroups] = []
+        self.made: list[FakeGroups] = []
         self.questions: list[Acknowledge] = []  # whether this broker leads
         self.asks = 0
         self.answers_questions = True
         self.doubts: list[Offset] = []
         self.topics = Topics({}, 1)
-        self.prepare: Callable[[PaperGroups], None] = lambda _groups: None
-        self.told: list[Any] = []
+        self.prepare: Callable[[FakeGroups], None] = lambda _groups: None
+        self.noted: list[Any] = []
         if self.host.leadership is None:
             self.lead(epoch=5)
         self.shard = self.begin()
@@ -162,7 +162,7 @@ class Shown:
         )
 
     def _new_groups(self) -> GroupShard:
-        groups = PaperGroups()
+        groups = FakeGroups()
         self.prepare(groups)
         self.made.append(groups)
         return cast(GroupShard, groups)
@@ -178,7 +178,7 @@ class Shown:
             done(None)
 
     @property
-    def groups(self) -> PaperGroups:
+    def groups(self) -> FakeGroups:
         """The state that is asked now."""
         return self.made[-1]
 
@@ -188,8 +188,8 @@ class Shown:
         assert not self.shard.is_loading
         for member in ("m", "n"):
             self.beat(member, wait_seconds=0)
-        assert self.told == [("m", 1), ("n", 1)]
-        self.told.clear()
+        assert self.noted == [("m", 1), ("n", 1)]
+        self.noted.clear()
         return self
 
     def commit(self, *followers: int) -> None:
@@ -202,19 +202,19 @@ class Shown:
 
     def end(self) -> None:
         marker = Marker(7, 0, is_commit=True, coordinator_epoch=1, is_bumped=False)
-        self.shard.end_transaction(marker, self.told.append, self._failed)
+        self.shard.end_transaction(marker, self.noted.append, self._failed)
 
     # -- what is asked; outcomes go to ``told``, in the order in which they come
 
     def put(self, *values: bytes, wake: tuple[str, ...] = ()) -> None:
         def put(groups: GroupShard, _now: float, _now_ms: int) -> StateChange[int]:
-            return cast(PaperGroups, groups).put(*values, wake=wake)
+            return cast(FakeGroups, groups).put(*values, wake=wake)
 
-        self.shard.change(put, self.told.append, self._failed)
+        self.shard.change(put, self.noted.append, self._failed)
 
     def count(self) -> None:
         self.shard.ask(
-            lambda groups: cast(PaperGroups, groups).count(), self.told.append, self._failed
+            lambda groups: cast(FakeGroups, groups).count(), self.noted.append, self._failed
         )
 
     def beat(
@@ -237,11 +237,11 @@ class Shown:
         )
         self.shard.heartbeat(
             beat,
-            lambda answer: self.told.append((member, answer.member_epoch)),
-            lambda error: self.told.append((member, type(error))),
+            lambda answer: self.noted.append((member, answer.member_epoch)),
+            lambda error: self.noted.append((member, type(error))),
             owner=owner,
             wait_seconds=wait_seconds,
         )
 
     def _failed(self, error: RaftlogError) -> None:
-        self.told.append(type(error))
+        self.noted.append(type(error))

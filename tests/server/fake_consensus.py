@@ -1,4 +1,4 @@
-"""A plane with everything around it on paper: a node that notes what it is told, and workers.
+"""A plane with fakes around it: a node that notes what it is told, and workers.
 
 The loop's time is virtual, and a sync is done when the test says so.
 """
@@ -26,7 +26,7 @@ class Ticket:
         pass
 
 
-class PaperNode:
+class FakeNode:
     """Notes what it is told. Every input but a tick makes its journal dirty."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class PaperNode:
         return [call[1] for call in self.calls if call[0] == "tick"]
 
 
-class PaperWorkers:
+class FakeWorkers:
     """Runs nothing until it is told that a sync is done."""
 
     def __init__(self) -> None:
@@ -164,12 +164,12 @@ class PaperWorkers:
 
 
 class Scene:
-    """A plane with everything around it on paper."""
+    """A plane with fakes around it."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
-        self.node = PaperNode()
-        self.workers = PaperWorkers()
+        self.node = FakeNode()
+        self.workers = FakeWorkers()
         self.failed: list[StorageFailedError] = []
         self.outcomes: list[Outcome] = []
         self.plane = ConsensusPlane(
