@@ -257,20 +257,20 @@ class HostedGroup:
         "_offer_allowed_at",
         "_services",
         "_unreported",
-        "group_id",
         "journal",
         "machine",
         "proposals",
         "raft",
+        "raft_id",
         "reported",
         "scheduled",
         "voters",
     )
 
-    def __init__(self, group_id: str, machine: StateMachine, services: Services) -> None:
-        self.group_id = group_id
+    def __init__(self, raft_id: str, machine: StateMachine, services: Services) -> None:
+        self.raft_id = raft_id
         self.machine = machine
-        self.journal = services.journal.group(group_id)
+        self.journal = services.journal.group(raft_id)
         self.voters: dict[int, str] = {}  # sorted by broker id
         self.raft: RaftGroup | None = None
         self.proposals = Proposals(services.finish)
@@ -371,7 +371,7 @@ class HostedGroup:
             services.broker_id,
             self.voters,
             journal=self.journal,
-            transport=PeerTransport(services.links, self.group_id, self.generation),
+            transport=PeerTransport(services.links, self.raft_id, self.generation),
             timing=services.timing,
             chance=services.chance,
             apply=self.machine.apply,
@@ -393,7 +393,7 @@ class HostedGroup:
         if len(base) > BASE_BYTES_MAX:
             logger.error(
                 "group state too large to offer to other brokers: group=%s bytes=%d bytes_max=%d",
-                self.group_id, len(base), BASE_BYTES_MAX,
+                self.raft_id, len(base), BASE_BYTES_MAX,
             )  # fmt: skip
         self._begin(ended + 1, voters, now, base)
         self.proposals.generation_ended(ended, is_applied=True)
@@ -439,9 +439,7 @@ class HostedGroup:
         try:
             self.machine.restore(base)
         except Exception:  # untrusted bytes, read by the caller's state machine
-            logger.exception(
-                "offered group state rejected: group=%s broker=%d", self.group_id, peer
-            )
+            logger.exception("offered group state rejected: group=%s broker=%d", self.raft_id, peer)
             self.machine.restore(before)
             return False
         ended = self.generation
@@ -477,7 +475,7 @@ class HostedGroup:
 
     def receive(self, peer: int, message: list[Any], now: float) -> bool:
         """Process a message from the peer's link. Returns False if it is invalid."""
-        _group_id, generation, term, kind, *fields = message
+        _raft_id, generation, term, kind, *fields = message
         if kind == transport.OFFER:
             return self._on_offer(peer, generation, fields, now)
         if generation != self.journal.generation:
@@ -511,7 +509,7 @@ class HostedGroup:
     def _post(self, peer: int, term: int, kind: int, *fields: object) -> None:
         link = self._services.links.get(peer)
         if link is not None:
-            link.post([self.group_id, self.generation, term, kind, *fields])
+            link.post([self.raft_id, self.generation, term, kind, *fields])
 
     def _hello_soon(self, now: float) -> None:
         self._hello_due = now

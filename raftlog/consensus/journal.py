@@ -63,8 +63,8 @@ class Kind(IntEnum):
 class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no types
     """Part of a broker's journal for one group. Only ``Journal.group`` creates it."""
 
-    def __init__(self, group_id: str, record: Callable[[list[Any]], None]) -> None:
-        self.group_id = group_id
+    def __init__(self, raft_id: str, record: Callable[[list[Any]], None]) -> None:
+        self.raft_id = raft_id
         self.generation = 0
         self.voters: dict[BrokerId, DirectoryId] = {}  # of this generation
         self.base = b""  # initial state of this generation
@@ -125,8 +125,8 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
         """Do nothing: the file is shared by all groups of the broker."""
 
     def _change(self, kind: Kind, *fields: Any) -> None:
-        assert not self._is_dropped, f"{self.group_id} was dropped from the journal"
-        self._record([int(kind), self.group_id, *fields])
+        assert not self._is_dropped, f"{self.raft_id} was dropped from the journal"
+        self._record([int(kind), self.raft_id, *fields])
 
     # -- contents ----------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
         """Return the records that restore this state in a new journal."""
         if self.is_new:
             return []
-        group = self.group_id
+        group = self.raft_id
         voters = sorted(self.voters.items())
         records: list[list[Any]] = [[Kind.GENERATION, group, self.generation, voters, self.base]]
         if self._term or self._vote is not None:
@@ -328,20 +328,20 @@ class Journal:
 
     # -- contents ----------------------------------------------------------------------------------
 
-    def group_ids(self) -> list[str]:
+    def raft_ids(self) -> list[str]:
         """Return the groups that have records in the journal, sorted."""
         return sorted(name for name, group in self._groups.items() if not group.is_new)
 
-    def has(self, group_id: str) -> bool:
+    def has(self, raft_id: str) -> bool:
         """Return whether the journal has records of the group."""
-        found = self._groups.get(group_id)
+        found = self._groups.get(raft_id)
         return found is not None and not found.is_new
 
-    def group(self, group_id: str) -> RaftJournal:
+    def group(self, raft_id: str) -> RaftJournal:
         """Return the journal of one group, created on the first call. Always the same object."""
-        found = self._groups.get(group_id)
+        found = self._groups.get(raft_id)
         if found is None:
-            found = self._groups[group_id] = RaftJournal(group_id, self._note)
+            found = self._groups[raft_id] = RaftJournal(raft_id, self._note)
         return found
 
     @property
@@ -383,15 +383,15 @@ class Journal:
             self._note([int(Kind.PEER), broker_id, *seen._replace(sequence=sequence)])
             self._has_news = had_news
 
-    def drop(self, group_id: str) -> None:
+    def drop(self, raft_id: str) -> None:
         """Remove a group. Its remaining handles reject changes."""
-        group = self._groups.get(group_id)
+        group = self._groups.get(raft_id)
         if group is None:
             return
         if group.is_new:
-            del self._groups[group_id]
+            del self._groups[raft_id]
         else:
-            self._note([int(Kind.DROP), group_id])
+            self._note([int(Kind.DROP), raft_id])
         group.mark_dropped()
 
     def _note(self, record: list[Any]) -> None:
@@ -408,11 +408,11 @@ class Journal:
             broker_id, *seen = fields
             self.peers[broker_id] = PeerSeen(*seen)
         elif kind == Kind.DROP:
-            (group_id,) = fields
-            del self._groups[group_id]
+            (raft_id,) = fields
+            del self._groups[raft_id]
         else:
-            group_id, *rest = fields
-            self.group(group_id).apply(kind, rest)
+            raft_id, *rest = fields
+            self.group(raft_id).apply(kind, rest)
 
     def _load(self) -> None:
         found = read(self._file)
@@ -531,7 +531,7 @@ class Journal:
             return None
         records: list[list[Any]] = [[Kind.BOOT, self.boot]]
         records += [[Kind.PEER, peer, *seen] for peer, seen in sorted(self.peers.items())]
-        for name in self.group_ids():
+        for name in self.raft_ids():
             records += self._groups[name].live_records()
         payload = _array([msgpack.packb(record) for record in records])
         if self._file.size() < REWRITE_FACTOR * len(payload):

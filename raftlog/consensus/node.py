@@ -63,7 +63,7 @@ NOTE_HEARD_SECONDS: Final = 1.0
 NUMBERS_PER_BOOT: Final = 1 << 32  # proposal numbers; never those of an older boot
 
 
-def _ignore(group_id: str) -> None:
+def _ignore(raft_id: str) -> None:
     pass
 
 
@@ -132,7 +132,7 @@ class ConsensusNode:
 
     def open_group(
         self,
-        group_id: str,
+        raft_id: str,
         machine: StateMachine,
         *,
         voters: Mapping[BrokerId, DirectoryId],
@@ -148,73 +148,73 @@ class ConsensusNode:
         known to be committed. ``needs_leader``: False postpones the first election of a new group
         for 1 to 2 s, or until a command waits. Raises the exceptions of the machine's ``restore``.
         """
-        assert group_id not in self._groups, f"{group_id} is open"
+        assert raft_id not in self._groups, f"{raft_id} is open"
         assert 0 < len(voters) <= VOTERS_MAX
-        host = HostedGroup(group_id, machine, self._services)
+        host = HostedGroup(raft_id, machine, self._services)
         host.open(voters, base, now, needs_leader=needs_leader)
-        self._groups[group_id] = host
+        self._groups[raft_id] = host
         self._touch(host)
         self._work(now)
 
-    def has_journaled(self, group_id: str) -> bool:
+    def has_journaled(self, raft_id: str) -> bool:
         """Return whether this broker's journal contains the group, as a present or past member."""
-        return self._journal.has(group_id)
+        return self._journal.has(raft_id)
 
-    def close_group(self, group_id: str, *, forget: bool) -> None:
+    def close_group(self, raft_id: str, *, forget: bool) -> None:
         """Leave a group. ``forget``: remove it from the journal, if it is deleted everywhere."""
-        host = self._groups.pop(group_id, None)
+        host = self._groups.pop(raft_id, None)
         if host is not None:
             host.close()
             self._deliver()
-        self._touched.pop(group_id, None)
+        self._touched.pop(raft_id, None)
         if forget:
-            self._journal.drop(group_id)
+            self._journal.drop(raft_id)
         self._work(self._now)
 
-    def status(self, group_id: str) -> GroupStatus:
+    def status(self, raft_id: str) -> GroupStatus:
         """Raises ``KeyError`` for a group that is not open."""
-        return self._groups[group_id].status()
+        return self._groups[raft_id].status()
 
-    def voters(self, group_id: str) -> Mapping[BrokerId, DirectoryId]:
+    def voters(self, raft_id: str) -> Mapping[BrokerId, DirectoryId]:
         """Return the voters of the group's generation. Cheaper than ``status``.
 
         Raises ``KeyError`` for a group that is not open.
         """
-        return self._groups[group_id].voters
+        return self._groups[raft_id].voters
 
-    def journaled(self, group_id: str, now: float) -> Journaled:
+    def journaled(self, raft_id: str, now: float) -> Journaled:
         """Raises ``KeyError`` for a group that is not open."""
-        return self._groups[group_id].journaled(now)
+        return self._groups[raft_id].journaled(now)
 
-    def leads(self, group_id: str) -> bool:
+    def leads(self, raft_id: str) -> bool:
         """Return whether this broker considers itself the group's Raft leader. False if the group
         is not open.
         """
-        host = self._groups.get(group_id)
+        host = self._groups.get(raft_id)
         return host is not None and host.is_led_here
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def propose(self, group_id: str, command: bytes, done: Done, now: float) -> None:
+    def propose(self, raft_id: str, command: bytes, done: Done, now: float) -> None:
         """Propose a command. ``done`` is called exactly once, possibly before this returns.
 
         Without a leader it waits for one, at most ``propose_timeout_ms``. At ``Applied``, this
         broker's state machine has applied it.
         """
         entry = bytes([transport.COMMAND]) + command
-        self._take(lambda now: self._propose(group_id, entry, done, now, bound=False), done, now)
+        self._take(lambda now: self._propose(raft_id, entry, done, now, bound=False), done, now)
 
     def seal(
-        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], done: Done, now: float
+        self, raft_id: str, voters: Mapping[BrokerId, DirectoryId], done: Done, now: float
     ) -> None:
         """End the group's generation. ``Applied`` has the number of the next one."""
         assert 0 < len(voters) <= VOTERS_MAX
         entry = transport.encode_seal(voters)
-        self._take(lambda now: self._propose(group_id, entry, done, now, bound=True), done, now)
+        self._take(lambda now: self._propose(raft_id, entry, done, now, bound=True), done, now)
 
     def force_generation(
         self,
-        group_id: str,
+        raft_id: str,
         voters: Mapping[BrokerId, DirectoryId],
         now: float,
         *,
@@ -232,14 +232,14 @@ class ConsensusNode:
         newer, nothing is done.
         """
         assert 0 < len(voters) <= VOTERS_MAX
-        host = self._groups[group_id]
+        host = self._groups[raft_id]
         self._inputs.append(
             lambda now: self._change(host, lambda: host.force(voters, now, base, above))
         )
         self._work(now)
 
     def found(
-        self, group_id: str, voters: Mapping[BrokerId, DirectoryId], base: bytes, now: float
+        self, raft_id: str, voters: Mapping[BrokerId, DirectoryId], base: bytes, now: float
     ) -> None:
         """Start the first generation of a group in which no broker had a vote.
 
@@ -247,13 +247,13 @@ class ConsensusNode:
         group that is not open.
         """
         assert 0 < len(voters) <= VOTERS_MAX
-        host = self._groups[group_id]
+        host = self._groups[raft_id]
         self._inputs.append(lambda now: self._change(host, lambda: host.found(voters, base, now)))
         self._work(now)
 
-    def _propose(self, group_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> Work:
+    def _propose(self, raft_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> Work:
         yield
-        host = self._groups.get(group_id)
+        host = self._groups.get(raft_id)
         bytes_max = self._settings.command_bytes_max
         if host is None:
             self._refuse(done, "the group is not open on this broker")
@@ -300,7 +300,7 @@ class ConsensusNode:
 
     def _is_open(self, host: HostedGroup) -> bool:
         """Whether the group was not closed since, nor opened again."""
-        return self._groups.get(host.group_id) is host
+        return self._groups.get(host.raft_id) is host
 
     # -- peers -------------------------------------------------------------------------------------
 
@@ -420,21 +420,21 @@ class ConsensusNode:
         return now if self._touched or self._inputs else max(now, due)
 
     def _touch(self, host: HostedGroup) -> None:
-        self._touched[host.group_id] = None
-        self._unspoken[host.group_id] = None
+        self._touched[host.raft_id] = None
+        self._unspoken[host.raft_id] = None
 
     def _schedule(self, host: HostedGroup) -> None:
         due = host.due()
         if due < host.scheduled:
             host.scheduled = due
-            heapq.heappush(self._heap, (due, host.group_id))
+            heapq.heappush(self._heap, (due, host.raft_id))
 
     def _touch_due(self, now: float) -> Work:
         heap = self._heap
         while heap and heap[0][0] <= now:
             yield
-            due, group_id = heapq.heappop(heap)
-            host = self._groups.get(group_id)
+            due, raft_id = heapq.heappop(heap)
+            host = self._groups.get(raft_id)
             if host is None or host.scheduled != due:
                 continue
             host.scheduled = NEVER
@@ -525,23 +525,23 @@ class ConsensusNode:
             yield
             if self._is_open(host):
                 host.step(now)
-                self._unspoken[host.group_id] = None
+                self._unspoken[host.raft_id] = None
 
     def _speak(self, now: float) -> Work:
         unspoken, self._unspoken = self._unspoken, {}
-        for group_id in unspoken:
-            host = self._groups.get(group_id)
+        for raft_id in unspoken:
+            host = self._groups.get(raft_id)
             if host is None:
                 continue
             yield
             host.speak(now)
             if host.wants_step:
-                self._touched[group_id] = None
+                self._touched[raft_id] = None
             self._schedule(host)
             standing = host.standing()
             if standing != host.reported:
                 host.reported = standing
-                self._news[group_id] = None
+                self._news[raft_id] = None
 
     def _deliver(self) -> None:
         if self._is_delivering:
@@ -556,8 +556,8 @@ class ConsensusNode:
         self._is_delivering = False
         if not self._journal.is_dirty:
             news, self._news = self._news, {}
-            for group_id in news:
-                self._on_state(group_id)
+            for raft_id in news:
+                self._on_state(raft_id)
 
     # -- the disk ----------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ from raftlog.consensus.settings import (
     DIRECTORY_ID_CHARS_MAX,
     ENVELOPE_BYTES,
     ENVELOPE_BYTES_MAX,
-    GROUP_ID_CHARS_MAX,
     MESSAGES_PER_ENVELOPE_MAX,
     NUMBER_MAX,
     OUTBOX_BYTES_MAX,
+    RAFT_ID_CHARS_MAX,
     SEQUENCE_JUMP_MAX,
     VOTERS_MAX,
 )
@@ -171,11 +171,11 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
     are not stored.
     """
 
-    __slots__ = ("_generation", "_group_id", "_links")
+    __slots__ = ("_generation", "_links", "_raft_id")
 
-    def __init__(self, links: dict[int, Link], group_id: str, generation: int) -> None:
+    def __init__(self, links: dict[int, Link], raft_id: str, generation: int) -> None:
         self._links = links
-        self._group_id = group_id
+        self._raft_id = raft_id
         self._generation = generation
 
     def send(self, node: Any, message: tuple[Any, ...]) -> bool:
@@ -189,7 +189,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
 
     def post(self, broker_id: int, message: tuple[Any, ...]) -> bool:
         link = self._links.get(broker_id)
-        return link is not None and link.post([self._group_id, self._generation, *message])
+        return link is not None and link.post([self._raft_id, self._generation, *message])
 
     def setOnMessageReceivedCallback(self, callback: object) -> None:  # noqa: N802
         pass
@@ -292,8 +292,8 @@ def is_message(message: object) -> bool:
     """Return whether all fields have the types, lengths and ranges of the module docstring."""
     if type(message) is not list or len(message) < 4:
         return False
-    group_id, generation, term, kind = message[:4]
-    if type(group_id) is not str or not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+    raft_id, generation, term, kind = message[:4]
+    if type(raft_id) is not str or not 0 < len(raft_id) <= RAFT_ID_CHARS_MAX:
         return False
     if not (_number(generation) and _number(term) and type(kind) is int):
         return False

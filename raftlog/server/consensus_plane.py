@@ -106,7 +106,7 @@ class ConsensusPlane:
 
     def open_group(
         self,
-        group_id: str,
+        raft_id: str,
         machine: StateMachine,
         *,
         voters: Mapping[int, str],
@@ -117,20 +117,20 @@ class ConsensusPlane:
 
         def act(now: float) -> None:
             self._node.open_group(
-                group_id, machine, voters=voters, base=base, now=now, needs_leader=needs_leader
+                raft_id, machine, voters=voters, base=base, now=now, needs_leader=needs_leader
             )
 
         self._enter(act)
 
-    def close_group(self, group_id: str, *, forget: bool) -> None:
+    def close_group(self, raft_id: str, *, forget: bool) -> None:
         """``ConsensusNode.close_group``; ``forget`` also removes the group's data from the
         journal.
         """
-        self._enter(lambda _now: self._node.close_group(group_id, forget=forget))
+        self._enter(lambda _now: self._node.close_group(raft_id, forget=forget))
 
     def force_generation(
         self,
-        group_id: str,
+        raft_id: str,
         voters: Mapping[int, str],
         *,
         base: bytes | None = None,
@@ -138,32 +138,32 @@ class ConsensusPlane:
     ) -> None:
         """``ConsensusNode.force_generation``: an operator's recovery after loss of the majority."""
         self._enter(
-            lambda now: self._node.force_generation(group_id, voters, now, base=base, above=above)
+            lambda now: self._node.force_generation(raft_id, voters, now, base=base, above=above)
         )
 
-    def found(self, group_id: str, voters: Mapping[int, str], base: bytes) -> None:
+    def found(self, raft_id: str, voters: Mapping[int, str], base: bytes) -> None:
         """``ConsensusNode.found``: the first generation of a group that had no voters."""
-        self._enter(lambda now: self._node.found(group_id, voters, base, now))
+        self._enter(lambda now: self._node.found(raft_id, voters, base, now))
 
-    def propose_bytes(self, group_id: str, command: bytes, done: OutcomeDone) -> None:
+    def propose_bytes(self, raft_id: str, command: bytes, done: OutcomeDone) -> None:
         """Propose a command; ``done`` is called once, later."""
-        forward = self._forwards.get(group_id)
-        if forward is not None and not self.has_vote(group_id):
+        forward = self._forwards.get(raft_id)
+        if forward is not None and not self.has_vote(raft_id):
             self._propose(done, lambda once, _now: forward(command, once))
         else:
-            self._propose(done, lambda once, now: self._node.propose(group_id, command, once, now))
+            self._propose(done, lambda once, now: self._node.propose(raft_id, command, once, now))
 
-    def forward_proposals(self, group_id: str, forward: Forward) -> None:
+    def forward_proposals(self, raft_id: str, forward: Forward) -> None:
         """Use ``forward`` for the group's commands while this broker has no vote in it."""
-        self._forwards[group_id] = forward
+        self._forwards[raft_id] = forward
 
-    def seal(self, group_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
+    def seal(self, raft_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
         """End the group's generation; the next one has ``voters``. ``done`` is called as for a
         command.
         """
-        self._propose(done, lambda once, now: self._node.seal(group_id, voters, once, now))
+        self._propose(done, lambda once, now: self._node.seal(raft_id, voters, once, now))
 
-    async def propose(self, group_id: str, command: bytes) -> object:
+    async def propose(self, raft_id: str, command: bytes) -> object:
         """Propose a command and return the result of its application.
 
         Raises ``ClusterNotReadyError`` if it was certainly not proposed, ``CommitUnknownError`` if
@@ -178,54 +178,54 @@ class ConsensusPlane:
         late = Unknown(f"no outcome within {self._propose_seconds_max:g} s")
         timer = self._loop.call_later(self._propose_seconds_max, done, late)
         try:
-            self.propose_bytes(group_id, command, done)
+            self.propose_bytes(raft_id, command, done)
             outcome = await future
         finally:
             timer.cancel()
         if isinstance(outcome, Applied):
             return outcome.result
-        what = f"a command to {group_id}"
+        what = f"a command to {raft_id}"
         if isinstance(outcome, NotProposed):
             raise ClusterNotReadyError(f"{what} was not proposed: {outcome.reason}")
         raise CommitUnknownError(f"{what} may or may not be applied: {outcome.reason}")
 
     # -- state -------------------------------------------------------------------------------------
 
-    def status(self, group_id: str) -> GroupStatus:
+    def status(self, raft_id: str) -> GroupStatus:
         """``ConsensusNode.status``."""
-        return self._node.status(group_id)
+        return self._node.status(raft_id)
 
-    def voters(self, group_id: str) -> Mapping[int, str]:
+    def voters(self, raft_id: str) -> Mapping[int, str]:
         """``ConsensusNode.voters``."""
-        return self._node.voters(group_id)
+        return self._node.voters(raft_id)
 
-    def has_journaled(self, group_id: str) -> bool:
+    def has_journaled(self, raft_id: str) -> bool:
         """``ConsensusNode.has_journaled``."""
-        return self._node.has_journaled(group_id)
+        return self._node.has_journaled(raft_id)
 
-    def journaled(self, group_id: str) -> Journaled:
+    def journaled(self, raft_id: str) -> Journaled:
         """``ConsensusNode.journaled``."""
-        return self._node.journaled(group_id, self._loop.time())
+        return self._node.journaled(raft_id, self._loop.time())
 
     def heard(self, peer: int) -> Heard | None:
         """``ConsensusNode.heard``."""
         return self._node.heard(peer)
 
-    def has_vote(self, group_id: str) -> bool:
+    def has_vote(self, raft_id: str) -> bool:
         """Whether this broker is a voter of the group's generation; False if it is not open."""
         try:
-            return self._node.status(group_id).role != "observer"
+            return self._node.status(raft_id).role != "observer"
         except KeyError:
             return False
 
-    def leads(self, group_id: str) -> bool:
+    def leads(self, raft_id: str) -> bool:
         """Whether this broker considers itself the group's Raft leader; False if the group is not
         open.
 
         This is not authoritative: another leader may have been elected since. Raft decides what it
         proposes.
         """
-        return not self._ended and self._node.leads(group_id)
+        return not self._ended and self._node.leads(raft_id)
 
     # -- the end -----------------------------------------------------------------------------------
 

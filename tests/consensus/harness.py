@@ -81,17 +81,17 @@ class Broker:
 
     def open(
         self,
-        group_id: str = GROUP,
+        raft_id: str = GROUP,
         voters: Mapping[int, str] | None = None,
         base: bytes = b"",
         machine: Any = None,
     ) -> None:
         voters = self.network.voters() if voters is None else voters
-        self.opened[group_id] = dict(voters), base
-        self.machines[group_id] = machine or ListMachine()
+        self.opened[raft_id] = dict(voters), base
+        self.machines[raft_id] = machine or ListMachine()
         self.node.open_group(
-            group_id,
-            self.machines[group_id],
+            raft_id,
+            self.machines[raft_id],
             voters=voters,
             base=base,
             now=self.network.now,
@@ -139,30 +139,30 @@ class Broker:
         else:
             self.disk.crash()
         self.start()
-        for group_id, (voters, base) in opened.items():
-            self.open(group_id, voters, base, type(machines[group_id])())
+        for raft_id, (voters, base) in opened.items():
+            self.open(raft_id, voters, base, type(machines[raft_id])())
 
-    def propose(self, command: bytes, group_id: str = GROUP) -> list[Outcome]:
+    def propose(self, command: bytes, raft_id: str = GROUP) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        self.node.propose(group_id, command, outcomes.append, self.network.now)
+        self.node.propose(raft_id, command, outcomes.append, self.network.now)
         self.sync()
         return outcomes
 
-    def seal(self, voters: Mapping[int, str], group_id: str = GROUP) -> list[Outcome]:
+    def seal(self, voters: Mapping[int, str], raft_id: str = GROUP) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        self.node.seal(group_id, voters, outcomes.append, self.network.now)
+        self.node.seal(raft_id, voters, outcomes.append, self.network.now)
         self.sync()
         return outcomes
 
-    def status(self, group_id: str = GROUP) -> Any:
+    def status(self, raft_id: str = GROUP) -> Any:
         """Raises ``KeyError`` when the group is not open here."""
-        return self.node.status(group_id)
+        return self.node.status(raft_id)
 
-    def is_leader(self, group_id: str = GROUP) -> bool:
-        return bool(self.status(group_id).role == "leader")
+    def is_leader(self, raft_id: str = GROUP) -> bool:
+        return bool(self.status(raft_id).role == "leader")
 
-    def commands(self, group_id: str = GROUP) -> list[bytes]:
-        return self.machines[group_id].commands
+    def commands(self, raft_id: str = GROUP) -> list[bytes]:
+        return self.machines[raft_id].commands
 
 
 class Network:
@@ -194,9 +194,9 @@ class Network:
     def voters(self, *ids: int) -> dict[int, str]:
         return {each: self.brokers[each].directory_id for each in ids or self.brokers}
 
-    def open(self, group_id: str = GROUP, *ids: int) -> None:
+    def open(self, raft_id: str = GROUP, *ids: int) -> None:
         for broker in self.brokers.values():
-            broker.open(group_id, self.voters(*ids))
+            broker.open(raft_id, self.voters(*ids))
 
     # -- links -------------------------------------------------------------------------------------
 
@@ -296,26 +296,26 @@ class Network:
 
     # -- what tests ask ----------------------------------------------------------------------------
 
-    def leader(self, group_id: str = GROUP, seconds: float = 20.0) -> Broker:
+    def leader(self, raft_id: str = GROUP, seconds: float = 20.0) -> Broker:
         """The one broker that leads, once all that are linked to it know it."""
         found: list[Broker] = []
 
         def is_settled() -> bool:
-            brokers = [b for b in self.brokers.values() if group_id in b.machines]
-            found[:] = [b for b in brokers if b.is_leader(group_id)]
+            brokers = [b for b in self.brokers.values() if raft_id in b.machines]
+            found[:] = [b for b in brokers if b.is_leader(raft_id)]
             return len(found) == 1 and all(
-                b.status(group_id).leader == found[0].id
+                b.status(raft_id).leader == found[0].id
                 for b in brokers
-                if (found[0].id, b.id) in self.up and b.status(group_id).role != "observer"
+                if (found[0].id, b.id) in self.up and b.status(raft_id).role != "observer"
             )
 
         self.run(seconds, until=is_settled)
         return found[0]
 
-    def agree(self, command: bytes, group_id: str = GROUP, via: int | None = None) -> Applied:
+    def agree(self, command: bytes, raft_id: str = GROUP, via: int | None = None) -> Applied:
         """Have a command applied, by the leader unless by another broker."""
-        broker = self.leader(group_id) if via is None else self.brokers[via]
-        outcomes = broker.propose(command, group_id)
+        broker = self.leader(raft_id) if via is None else self.brokers[via]
+        outcomes = broker.propose(command, raft_id)
         self.run(20, until=lambda: bool(outcomes))
         (outcome,) = outcomes
         assert isinstance(outcome, Applied), outcome

@@ -28,9 +28,9 @@ def after_power_cut(disk: SimDisk, **options: Any) -> Journal:
     return open_journal(disk, **options)
 
 
-def fill_group(journal: Journal, group_id: str, count: int, *, size: int = 20) -> RaftJournal:
+def fill_group(journal: Journal, raft_id: str, count: int, *, size: int = 20) -> RaftJournal:
     """Append so many entries in the group's term, which becomes at least 1."""
-    group = journal.group(group_id)
+    group = journal.group(raft_id)
     if group.is_new:
         group.begin_generation(0, {1: "one", 2: "two", 3: "three"}, b"")
     if not group.getCurrentTerm():
@@ -44,9 +44,9 @@ def fill_group(journal: Journal, group_id: str, count: int, *, size: int = 20) -
 def contents(journal: Journal) -> dict[str, Any]:
     """All that a journal says, but for its boot."""
     held: dict[str, Any] = {"peers": dict(journal.peers)}
-    for group_id in journal.group_ids():
-        group = journal.group(group_id)
-        held[group_id] = (
+    for raft_id in journal.raft_ids():
+        group = journal.group(raft_id)
+        held[raft_id] = (
             group.generation,
             dict(group.voters),
             group.base,

@@ -195,12 +195,12 @@ def test_groups_are_made_when_asked_for_and_listed_once_they_hold_something() ->
     disk = disk_of()
     journal = open_journal(disk)
     assert journal.group("b") is journal.group("b")
-    assert journal.group_ids() == []
+    assert journal.raft_ids() == []
     fill_group(journal, "b", 1)
     fill_group(journal, "a", 1)
-    assert journal.group_ids() == ["a", "b"]
+    assert journal.raft_ids() == ["a", "b"]
     journal.sync()
-    assert after_power_cut(disk).group_ids() == ["a", "b"]
+    assert after_power_cut(disk).raft_ids() == ["a", "b"]
 
 
 def test_a_dropped_group_is_gone_and_may_be_made_anew() -> None:
@@ -211,7 +211,7 @@ def test_a_dropped_group_is_gone_and_may_be_made_anew() -> None:
     journal.drop("a")
     journal.drop("never there")
     assert journal.is_dirty
-    assert journal.group_ids() == []
+    assert journal.raft_ids() == []
     with pytest.raises(AssertionError, match="dropped"):
         old.setCurrentTerm(8, None)
     fresh = journal.group("a")
@@ -297,7 +297,7 @@ def test_a_closed_journal_takes_no_changes() -> None:
     with pytest.raises(AssertionError, match="closed"):
         fill_group(journal, "a", 1)
     disk.crash()
-    assert open_journal(disk).group_ids() == []
+    assert open_journal(disk).raft_ids() == []
 
 
 def test_it_works_on_a_real_disk(tmp_path: Any) -> None:
@@ -1232,4 +1232,4 @@ def test_opening_on_a_bad_disk_raises_ours_and_the_next_try_works() -> None:
                         open_journal(disk)
                 disk.crash()
                 assert not disk.faults or not disk.faults[0].times
-                assert open_journal(disk).group_ids() == []
+                assert open_journal(disk).raft_ids() == []

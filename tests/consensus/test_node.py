@@ -178,7 +178,7 @@ def test_one_sync_covers_what_many_groups_say() -> None:
     mine = [f"t/{number}" for number in range(50) if leader.is_leader(f"t/{number}")]
     assert len(mine) > 5
     leader.hold_disk()
-    outcomes = [leader.propose(b"x", group_id) for group_id in mine]
+    outcomes = [leader.propose(b"x", raft_id) for raft_id in mine]
     before = leader.journal._sequence
     leader.free_disk()
     network.deliver_all()
@@ -267,7 +267,7 @@ def test_a_group_that_was_forgotten_begins_anew() -> None:
         network[1].open(GROUP)
         network.run(1)
         assert network[1].commands() == expected
-    assert network[1].journal.group_ids() == [GROUP]
+    assert network[1].journal.raft_ids() == [GROUP]
 
 
 def test_closing_what_is_not_open_does_no_harm() -> None:
@@ -304,7 +304,7 @@ def test_a_group_may_be_opened_and_closed_while_another_applies() -> None:
     network.agree(b"open")
     network.agree(b"x", "child")
     network.agree(b"close")
-    assert network[1].journal.group_ids() == [GROUP]
+    assert network[1].journal.raft_ids() == [GROUP]
 
 
 def test_a_machine_may_close_its_own_group() -> None:
@@ -319,7 +319,7 @@ def test_a_machine_may_close_its_own_group() -> None:
     network.run(1)
     assert kinds(network[1].propose(b"x")) == ["Unknown"]
     network.run(10)
-    assert network[1].journal.group_ids() == []
+    assert network[1].journal.raft_ids() == []
 
 
 def test_a_group_whose_base_cannot_be_read_is_not_opened() -> None:
@@ -328,7 +328,7 @@ def test_a_group_whose_base_cannot_be_read_is_not_opened() -> None:
         network[1].open(GROUP, base=b"\xc1")
     with pytest.raises(KeyError):
         network[1].node.status(GROUP)
-    assert network[1].journal.group_ids() == []
+    assert network[1].journal.raft_ids() == []
 
 
 # -- callbacks -------------------------------------------------------------------------------------
@@ -820,7 +820,7 @@ def processed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         real = getattr(HostedGroup, name)
 
         def noted(self: HostedGroup, *args: Any, name: str = name, real: Any = real) -> Any:
-            done.append(f"{name} {self.group_id}")
+            done.append(f"{name} {self.raft_id}")
             return real(self, *args)
 
         monkeypatch.setattr(HostedGroup, name, noted)

@@ -140,7 +140,7 @@ class Decommissioning:
         return RemoveBroker(id=mine.id, broker_epoch=mine.broker_epoch)
 
     def _votes_on(self, member: HostedPartition) -> bool:
-        voters = self._plane.voters(member.group_id)
+        voters = self._plane.voters(member.raft_id)
         return voters.get(self._broker_id) == self._me.directory_id
 
     def _propose(self, command: ClusterCommand) -> None:
@@ -203,7 +203,7 @@ class PartitionController:
 
     def poll(self, hosted: HostedPartition) -> None:
         """Propose the next change that the partition needs, if this broker leads its group."""
-        if hosted.control.is_proposing or not self._plane.leads(hosted.group_id):
+        if hosted.control.is_proposing or not self._plane.leads(hosted.raft_id):
             return
         command: Command | None
         if has_leader(hosted.state, self._liveness):
@@ -211,7 +211,7 @@ class PartitionController:
         else:
             command = self._election(hosted)
         if command is not None:
-            self._propose(hosted, command, hosted.group_id)
+            self._propose(hosted, command, hosted.raft_id)
         elif (noted := self._replicas_to_note(hosted)) is not None:
             self._propose(hosted, noted, CLUSTER_GROUP)
         else:
@@ -371,7 +371,7 @@ class PartitionController:
         """Return the voters that the group's next generation must have; None if the current one
         fits: its voters are the replicas and witnesses, with their current data directories.
         """
-        voters = self._plane.voters(hosted.group_id)
+        voters = self._plane.voters(hosted.raft_id)
         fitting = fitting_voters(hosted.state, voters, self._liveness.linked_directory)
         return None if fitting == voters else fitting
 
@@ -382,7 +382,7 @@ class PartitionController:
         fitting = self._next_voters(hosted)
         if fitting is None:
             return
-        before = self._plane.voters(hosted.group_id)
+        before = self._plane.voters(hosted.raft_id)
         logger.info(
             "voters changed: group=%s admitted=%s removed=%s",
             hosted,
@@ -394,10 +394,10 @@ class PartitionController:
         def done(_outcome: Outcome) -> None:
             hosted.control.is_proposing = False
 
-        self._plane.seal(hosted.group_id, fitting, done)
+        self._plane.seal(hosted.raft_id, fitting, done)
 
     def _propose(
-        self, hosted: HostedPartition, command: Command | SetReplicas, group_id: str
+        self, hosted: HostedPartition, command: Command | SetReplicas, raft_id: str
     ) -> None:
         hosted.control.is_proposing = True
         logger.debug("proposing: partition=%s command=%s", hosted, command)
@@ -412,4 +412,4 @@ class PartitionController:
                     "proposal failed: partition=%s command=%s outcome=%s", hosted, command, outcome
                 )
 
-        self._plane.propose_bytes(group_id, command.encode(), done)
+        self._plane.propose_bytes(raft_id, command.encode(), done)

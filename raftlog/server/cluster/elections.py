@@ -108,7 +108,7 @@ class ControllerNotes:
     transferred_at: float = 0.0
 
 
-def group_id(topic_id: str, partition: int) -> str:
+def raft_id(topic_id: str, partition: int) -> str:
     """Return the name of a partition's Raft group."""
     return f"{topic_id}/{partition}"
 
@@ -132,10 +132,10 @@ class HostedPartition:
     # The state at the last check, if that found nothing to do or to wait for.
     settled: PartitionState | None = None
     checked_at: float = 0.0  # monotonic seconds
-    group_id: str = field(init=False)
+    raft_id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.group_id = group_id(self.topic_id, self.partition)
+        self.raft_id = raft_id(self.topic_id, self.partition)
 
     @property
     def state(self) -> PartitionState:
@@ -240,7 +240,7 @@ class StateBroadcast:
             voters = {*state.replicas, *state.witnesses}
             strangers = [broker for broker in others if broker not in voters]
             leads = hosted.is_known and state.leader == self._broker_id
-            if not strangers or not (leads or self._plane.leads(hosted.group_id)):
+            if not strangers or not (leads or self._plane.leads(hosted.raft_id)):
                 continue
             encoded = EncodedPartitionState(
                 topic_id=hosted.topic_id,
@@ -365,9 +365,9 @@ class Surveys:
         The first call requests them; ``on_complete`` is called when it is time to call again.
         """
         now, state = self._loop.time(), hosted.state
-        survey = self._surveys.get(hosted.group_id)
+        survey = self._surveys.get(hosted.raft_id)
         if survey is None or survey.version != state.version or self._is_stale(survey, now):
-            survey = self._surveys[hosted.group_id] = _Survey(state.version, now)
+            survey = self._surveys[hosted.raft_id] = _Survey(state.version, now)
         if hosted.host is not None and self._broker_id in state.replicas:
             survey.reports[self._broker_id] = report_of(hosted.host.log, state, self._me)
         missing = [
@@ -383,7 +383,7 @@ class Surveys:
         for broker in missing:
             if broker not in survey.asked and self._links.is_up(broker):
                 survey.asked.add(broker)
-                self._ask(broker, hosted.group_id)
+                self._ask(broker, hosted.raft_id)
         return None
 
     def choose(
@@ -459,13 +459,13 @@ class Surveys:
     def _take(
         self, broker: int, partitions: list[HostedPartition], response: DescribeCopiesResponse
     ) -> None:
-        found = {group_id(copy.topic_id, copy.partition): copy for copy in response.copies}
+        found = {raft_id(copy.topic_id, copy.partition): copy for copy in response.copies}
         for hosted in partitions:
-            survey = self._surveys.get(hosted.group_id)
+            survey = self._surveys.get(hosted.raft_id)
             if survey is None:
                 continue
             survey.answered.add(broker)
-            copy = found.get(hosted.group_id)
+            copy = found.get(hosted.raft_id)
             if copy is not None:
                 survey.reports[broker] = _report(copy, response)
             if survey.asked <= survey.answered:
@@ -479,7 +479,7 @@ class Surveys:
         """
         copies = []
         for key in partitions:
-            hosted = self._find(group_id(key.topic_id, key.partition))
+            hosted = self._find(raft_id(key.topic_id, key.partition))
             if hosted is None or hosted.host is None or hosted.host.closed is not None:
                 continue
             report = report_of(hosted.host.log, hosted.state, self._me)

@@ -568,9 +568,9 @@ class LeadershipCheck:
         if member is None:
             done(NotLeaderError(f"{host.topic_partition} is no longer stored on this broker"))
             return
-        rounds = self._rounds.get(member.group_id)
+        rounds = self._rounds.get(member.raft_id)
         if rounds is None:
-            rounds = self._rounds[member.group_id] = Rounds(partial(self._propose_no_op, member))
+            rounds = self._rounds[member.raft_id] = Rounds(partial(self._propose_no_op, member))
         epoch = host.leader_epoch
 
         def applied(error: RaftlogError | None) -> None:
@@ -591,11 +591,11 @@ class LeadershipCheck:
             else:
                 done(LeaderNotAvailableError(f"{member}: {outcome.reason}"))
 
-        self._propose(member.group_id, NO_OP, ended)
+        self._propose(member.raft_id, NO_OP, ended)
 
-    def forget(self, group_id: str) -> None:
+    def forget(self, raft_id: str) -> None:
         """Forget a partition that this broker no longer stores."""
-        self._rounds.pop(group_id, None)
+        self._rounds.pop(raft_id, None)
 
 
 class _Check:

@@ -677,19 +677,19 @@ class ClusterNode:
             logger.warning("broker removed from the cluster: reason=%s", reason)
             self._services.on_removed(reason)
 
-    def _raft_changed(self, group_id: str) -> None:
+    def _raft_changed(self, raft_id: str) -> None:
         """React to a new Raft leader of a group: it may be this broker, which then controls the
         partition.
         """
-        if group_id == CLUSTER_GROUP:
+        if raft_id == CLUSTER_GROUP:
             self.subscription.changed()
             self._schedule(0.0)
             return
-        self._changed_groups.add([group_id])
+        self._changed_groups.add([raft_id])
 
-    def _control(self, group_ids: list[str]) -> None:
-        for group_id in group_ids:
-            hosted = self.partitions.hosted.get(group_id)
+    def _control(self, raft_ids: list[str]) -> None:
+        for raft_id in raft_ids:
+            hosted = self.partitions.hosted.get(raft_id)
             if hosted is not None:
                 self.controller.poll(hosted)
 
@@ -698,7 +698,7 @@ class ClusterNode:
 
     def _surveyed(self, hosted: HostedPartition) -> None:
         """All replicas have reported their copies."""
-        if self.partitions.hosted.get(hosted.group_id) is hosted:
+        if self.partitions.hosted.get(hosted.raft_id) is hosted:
             self.partitions.roles.poll(hosted)
             self.controller.poll(hosted)
 
@@ -747,7 +747,7 @@ class ClusterNode:
         if host is None:
             return
         if host.closed is not None:
-            self._confirmation.forget(hosted.group_id)
+            self._confirmation.forget(hosted.raft_id)
         follows = host.closed is None and host.leadership is None
         self.fetchers.assign(host, host.leader if follows else None)
         if self.on_role is not None:

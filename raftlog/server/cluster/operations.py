@@ -243,7 +243,7 @@ class ClusterOperations:
         elect = self._election(hosted, request.to)
         now = asyncio.get_running_loop().time()
         self._transfers.admit(TopicPartition(request.topic, request.partition), now)
-        result = await node.plane.propose(hosted.group_id, elect.encode())
+        result = await node.plane.propose(hosted.raft_id, elect.encode())
         if not isinstance(result, Accepted):
             raise LeaderNotAvailableError(
                 f"{hosted}: the partition changed during the request. Try again"

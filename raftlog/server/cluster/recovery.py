@@ -68,7 +68,7 @@ from raftlog.replication.partition_state import (
     PartitionState,
     decode_state,
 )
-from raftlog.server.cluster.elections import StateBroadcast, group_id
+from raftlog.server.cluster.elections import StateBroadcast, raft_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness
 from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.cluster.state_copy import StateCopy
@@ -458,12 +458,12 @@ class Recovery:
             if request.topics is None or name in request.topics
             for partition in range(len(record.partitions))
         ]
-        surveyed = await self._survey_all([group_id(r.id, p) for r, p in records])
+        surveyed = await self._survey_all([raft_id(r.id, p) for r, p in records])
         recovered = []
         for record, partition in records:
             reports = [
                 self._as_report(broker, report)
-                for broker, report in sorted(surveyed[group_id(record.id, partition)].items())
+                for broker, report in sorted(surveyed[raft_id(record.id, partition)].items())
             ]
             try:
                 step = plan(reports, _at_least(record, partition))
@@ -512,7 +512,7 @@ class Recovery:
             return msgspec.structs.replace(
                 done, note=f"{step.note}. This loss is new: repeat the command to accept it"
             )
-        group = group_id(record.id, partition)
+        group = raft_id(record.id, partition)
         revive = ReviveRequest(
             group=group,
             generation=step.generation,

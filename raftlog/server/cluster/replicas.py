@@ -45,7 +45,7 @@ from raftlog.server.cluster.elections import (
     Stage,
     StateBroadcast,
     Surveys,
-    group_id,
+    raft_id,
 )
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness, Membership
 from raftlog.server.consensus_plane import ConsensusPlane
@@ -166,7 +166,7 @@ class Handover:
 
     async def _transfer(self, hosted: HostedPartition, elect: Elect) -> None:
         try:
-            await self._plane.propose(hosted.group_id, elect.encode())
+            await self._plane.propose(hosted.raft_id, elect.encode())
         except RaftlogError as error:
             logger.info("leadership transfer failed: partition=%s error=%s", hosted, error)
 
@@ -351,14 +351,14 @@ class RoleManager:
             else:
                 hosted.on(Event.NO_OP_FAILED)
 
-        self._plane.propose_bytes(hosted.group_id, NO_OP, done)
+        self._plane.propose_bytes(hosted.raft_id, NO_OP, done)
         return False
 
     def _has_vote(self, hosted: HostedPartition) -> bool:
         """Whether this data directory votes in the group's generation. Without a vote it can commit
         no no-op, and need not: it would have stored a later generation with its vote first.
         """
-        voters = self._plane.voters(hosted.group_id)
+        voters = self._plane.voters(hosted.raft_id)
         return voters.get(self._broker_id) == self._me.directory_id
 
     def _is_replica(self, hosted: HostedPartition) -> bool:
@@ -412,7 +412,7 @@ class RoleManager:
             if isinstance(outcome, Applied) and isinstance(outcome.result, Accepted):
                 accepted(outcome.result.state)
 
-        self._plane.propose_bytes(hosted.group_id, command.encode(), done)
+        self._plane.propose_bytes(hosted.raft_id, command.encode(), done)
 
     # -- damage
 
@@ -518,13 +518,13 @@ class RoleManager:
                 logger.info("partition changed: partition=%s command=%s", hosted, change)
             leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
 
-        self._plane.propose_bytes(hosted.group_id, change.encode(), done)
+        self._plane.propose_bytes(hosted.raft_id, change.encode(), done)
 
     def _hears_who_decides(self, hosted: HostedPartition) -> bool:
         """Whether the leader of the partition's group is heard; or, if this broker is that leader,
         the majority that must commit. Without it, a proposal waits.
         """
-        group = self._plane.status(hosted.group_id)
+        group = self._plane.status(hosted.raft_id)
         if group.leader is None or not self._liveness.is_linked(group.leader):
             return True
         if group.leader != self._broker_id:
@@ -551,7 +551,7 @@ class RoleManager:
                 f"{state.min_isr}. Nothing was appended. Start the missing brokers or lower "
                 "min.insync.replicas"
             )
-        group = self._plane.status(hosted.group_id)
+        group = self._plane.status(hosted.raft_id)
         if group.leader is None and not self._hears_majority(group):
             return (
                 f"cannot reach in-sync replicas {names}, and no majority of the voters of the "
@@ -644,7 +644,7 @@ class Partitions:
         """Return the known state of a partition, whether or not this broker is a voter of it.
         None if the partition does not exist.
         """
-        hosted = self.hosted.get(group_id(topic_id, partition))
+        hosted = self.hosted.get(raft_id(topic_id, partition))
         received = self._state_broadcast.received.get((topic_id, partition))
         if hosted is None:
             return received or self._assigned_state(topic_id, partition)
@@ -693,16 +693,16 @@ class Partitions:
     def _status(self, hosted: HostedPartition) -> GroupStatus | None:
         """None when the group is not open, because consensus has stopped."""
         try:
-            return self._plane.status(hosted.group_id)
+            return self._plane.status(hosted.raft_id)
         except KeyError:
             return None
 
     def is_hosted(self, hosted: HostedPartition) -> bool:
         """Whether the partition has not been deleted since."""
-        return self.hosted.get(hosted.group_id) is hosted
+        return self.hosted.get(hosted.raft_id) is hosted
 
     def find(self, topic_id: str, partition: int) -> HostedPartition | None:
-        return self.hosted.get(group_id(topic_id, partition))
+        return self.hosted.get(raft_id(topic_id, partition))
 
     # -- the cluster's state
 
@@ -839,14 +839,14 @@ class Partitions:
 
     def _is_missing(self, record: TopicRecord, partition: int) -> bool:
         """Whether this broker must vote on or store the partition, and has not opened it yet."""
-        if group_id(record.id, partition) in self.hosted:
+        if raft_id(record.id, partition) in self.hosted:
             return False
         voters = record.birth(partition).directories
         if self._broker_id in (*voters, *record.partitions[partition].voters):
             return True
         # A former voter keeps its generation: it has to offer it to the others, and must never vote
         # in an older one.
-        return self._plane.has_journaled(group_id(record.id, partition))
+        return self._plane.has_journaled(raft_id(record.id, partition))
 
     async def _open(self, record: TopicRecord, new: list[int]) -> None:
         """Open partitions: vote where this broker is a voter, store where it is a replica."""
@@ -875,7 +875,7 @@ class Partitions:
         hosted = HostedPartition(
             record.name, record.id, partition, record.replication_factor, machine
         )
-        self.hosted[hosted.group_id] = hosted
+        self.hosted[hosted.raft_id] = hosted
         self._by_topic.setdefault(record.id, []).append(hosted)
         if log is not None:
             self._attach(hosted, log)
@@ -887,7 +887,7 @@ class Partitions:
         )
         machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
-            hosted.group_id,
+            hosted.raft_id,
             machine,
             voters=birth.directories,
             base=base,
@@ -950,8 +950,8 @@ class Partitions:
         reason = UnknownTopicError(f"topic {held.name!r} was deleted")
         hosts = [hosted.host for hosted in partitions if hosted.host is not None]
         for hosted in partitions:
-            self.hosted.pop(hosted.group_id)
-            self._plane.close_group(hosted.group_id, forget=True)
+            self.hosted.pop(hosted.raft_id)
+            self._plane.close_group(hosted.raft_id, forget=True)
         for host in hosts:
             host.close(reason)
         for hosted in partitions:
@@ -1002,7 +1002,7 @@ class Partitions:
         may have closed the host: the next attempt replaces it.
         """
         record = self._machine.topic_by_id(hosted.topic_id)
-        if hosted.group_id not in self.hosted or record is None:
+        if hosted.raft_id not in self.hosted or record is None:
             return
         host, change = hosted.host, self.roles.copy_change(hosted)
         if change is CopyChange.CREATE:

@@ -152,12 +152,12 @@ class _Day:
 
     def _propose(self) -> None:
         """Propose one command, or several at once."""
-        broker, group_id = self.harm.any_broker(), self.random.choice(sorted(self.world.groups))
+        broker, raft_id = self.harm.any_broker(), self.random.choice(sorted(self.world.groups))
         for _ in range(self.random.choice((1, 1, 1, 2, 10))):
-            self._propose_at(broker, group_id)
+            self._propose_at(broker, raft_id)
 
     def _propose_at(
-        self, broker: Broker, group_id: str, done: Callable[[Outcome], None] | None = None
+        self, broker: Broker, raft_id: str, done: Callable[[Outcome], None] | None = None
     ) -> None:
         process = broker.process
         if process is None:
@@ -172,33 +172,33 @@ class _Day:
             if done is not None:
                 done(outcome)
 
-        self.world.propose(process, group_id, command, answered, size=size)
+        self.world.propose(process, raft_id, command, answered, size=size)
 
     # -- operators ---------------------------------------------------------------------------------
 
     def _administer(self) -> None:
         """Seal with the new directories of wiped voters; else, if selected, without a reason."""
         random = self.random
-        group_id = random.choice(sorted(self.world.groups))
-        members = sorted(self.world.newest(group_id)[1])
-        if self._has_lost_voters(group_id):
-            self._seal(group_id, members)
+        raft_id = random.choice(sorted(self.world.groups))
+        members = sorted(self.world.newest(raft_id)[1])
+        if self._has_lost_voters(raft_id):
+            self._seal(raft_id, members)
         elif self.harm.has("voters") and random.random() < 0.5:
             everyone = sorted(self.world.brokers)
             size = random.randint(3 if self.harm.has("wipe") else 1, len(everyone))
-            self._seal(group_id, random.sample(everyone, size))
+            self._seal(raft_id, random.sample(everyone, size))
         elif self.harm.has("seal") and random.random() < 0.5:
-            self._seal(group_id, members)
+            self._seal(raft_id, members)
 
-    def _seal(self, group_id: str, members: Sequence[int]) -> None:
+    def _seal(self, raft_id: str, members: Sequence[int]) -> None:
         process = self.harm.any_broker().process
         if process is not None:
             brokers = self.world.brokers
             voters = {number: brokers[number].directory_id for number in sorted(members)}
-            self.world.seal(process, group_id, voters)
+            self.world.seal(process, raft_id, voters)
 
-    def _has_lost_voters(self, group_id: str) -> bool:
-        voters = self.world.newest(group_id)[1]
+    def _has_lost_voters(self, raft_id: str) -> bool:
+        voters = self.world.newest(raft_id)[1]
         return any(self.world.brokers[n].directory_id != d for n, d in voters.items())
 
     # -- the end -----------------------------------------------------------------------------------
@@ -212,9 +212,9 @@ class _Day:
                 stuck = sorted(set(self.world.groups) - moved)
                 self.world.checker.violated(f"{PROGRESS_S_MAX} s with one fault: {stuck} stalled")
                 return
-            for group_id in self.world.groups:
+            for raft_id in self.world.groups:
                 for process in self._processes():
-                    self._propose_at(process.broker, group_id, _noting(moved, group_id))
+                    self._propose_at(process.broker, raft_id, _noting(moved, raft_id))
             self.world.run_until(self.world.now + 1.0)
 
     def _check_recovery(self) -> None:
@@ -229,9 +229,9 @@ class _Day:
             self.world.run_until(self.world.now + 0.5)
         self.world.checker.ends(
             {
-                (process.broker.directory_id, group_id): ledger.commands
+                (process.broker.directory_id, raft_id): ledger.commands
                 for process in self._processes()
-                for group_id, ledger in process.ledgers.items()
+                for raft_id, ledger in process.ledgers.items()
             }
         )
 
@@ -242,30 +242,30 @@ class _Day:
         """Seal until every broker is a voter of every group. Returns the missing ones, as text."""
         everyone = {n: broker.directory_id for n, broker in self.world.brokers.items()}
         outside = [g for g in self.world.groups if self.world.newest(g)[1] != everyone]
-        for group_id in outside:
-            self._seal(group_id, list(everyone))
+        for raft_id in outside:
+            self._seal(raft_id, list(everyone))
         return f"not every broker is a voter of {outside}" if outside else ""
 
     def _all_apply(self) -> str:
         """Propose at every broker until its command is applied. Returns the missing ones."""
         waiting = []
         for process in self._processes():
-            for group_id in self.world.groups:
-                place = process.broker.broker_id, group_id
+            for raft_id in self.world.groups:
+                place = process.broker.broker_id, raft_id
                 if place not in self._well:
                     waiting.append(place)
-                    self._propose_at(process.broker, group_id, _noting(self._well, place))
+                    self._propose_at(process.broker, raft_id, _noting(self._well, place))
         return f"no command that was proposed at {waiting} was applied" if waiting else ""
 
     def _all_agree(self) -> str:
         """Check that each group has one leader, one generation and one state."""
         apart = []
-        for group_id in self.world.groups:
-            found = [process.node.status(group_id) for process in self._processes()]
+        for raft_id in self.world.groups:
+            found = [process.node.status(raft_id) for process in self._processes()]
             leaders = [status for status in found if status.role == "leader"]
             views = {(s.leader, s.generation, s.term, s.applied_index) for s in found}
             if len(leaders) != 1 or len(views) != 1 or len(found) != len(self.world.brokers):
-                apart.append(f"{group_id}: {found}")
+                apart.append(f"{raft_id}: {found}")
         return f"brokers do not agree: {apart}" if apart else ""
 
     def _all_answered(self) -> str:
@@ -356,7 +356,7 @@ VIOLATIONS_MAX: Final = 20  # of one run; further ones are ignored
 class Begun(NamedTuple):
     """Start of a generation of a group."""
 
-    group_id: GroupId
+    raft_id: GroupId
     generation: int
     voters: Mapping[int, str]
     base: bytes
@@ -372,9 +372,9 @@ class DurableView:
         self._end = 0
         self._newest: dict[GroupId, tuple[int, int]] = {}  # generation and term
 
-    def group(self, group_id: GroupId) -> RaftJournal:
-        found = self._groups.get(group_id)
-        return RaftJournal(group_id, _no_record) if found is None else found
+    def group(self, raft_id: GroupId) -> RaftJournal:
+        found = self._groups.get(raft_id)
+        return RaftJournal(raft_id, _no_record) if found is None else found
 
     def read_all(self, data: bytes) -> None:
         """Read a file that was replaced or truncated."""
@@ -389,29 +389,29 @@ class DurableView:
             records = msgpack.unpackb(data[start : self._end - 1], strict_map_key=False)
             for kind, *fields in records:
                 self._take(kind, fields)
-        for group_id, group in self._groups.items():
+        for raft_id, group in self._groups.items():
             newest = group.generation, group.getCurrentTerm()
-            if newest < self._newest.get(group_id, newest):
+            if newest < self._newest.get(raft_id, newest):
                 self.trouble.append(
-                    f"{group_id}: from generation and term {self._newest[group_id]} to {newest}"
+                    f"{raft_id}: from generation and term {self._newest[raft_id]} to {newest}"
                 )
-            self._newest[group_id] = newest
+            self._newest[raft_id] = newest
 
     def _take(self, kind: int, fields: list[Any]) -> None:
         if kind in (Kind.BOOT, Kind.PEER):
             return
-        group_id, *rest = fields
+        raft_id, *rest = fields
         if kind == Kind.DROP:
-            del self._groups[group_id]
+            del self._groups[raft_id]
             return
-        group = self._groups.setdefault(group_id, RaftJournal(group_id, _no_record))
+        group = self._groups.setdefault(raft_id, RaftJournal(raft_id, _no_record))
         if kind == Kind.GENERATION:
             generation, voters, base = rest
-            self.begun.append(Begun(group_id, generation, dict(voters), base))
+            self.begun.append(Begun(raft_id, generation, dict(voters), base))
         if kind == Kind.TERM and rest[0] == group.getCurrentTerm():
             vote = group.getVotedForNodeId()
             if vote is not None and vote != rest[1]:
-                self.trouble.append(f"{group_id}: votes {vote} and {rest[1]} in term {rest[0]}")
+                self.trouble.append(f"{raft_id}: votes {vote} and {rest[1]} in term {rest[0]}")
         group.apply(kind, rest)
 
 
@@ -436,7 +436,7 @@ class Checker:
 
     def applied(
         self,
-        group_id: GroupId,
+        raft_id: GroupId,
         place: int,
         command: bytes,
         entry: tuple[int, int, Entry] | None,
@@ -447,82 +447,82 @@ class Checker:
         ``entry``: generation, position and entry of the command in the journal of its broker; None
         if the journal does not contain it.
         """
-        history = self.history.setdefault(group_id, [])
+        history = self.history.setdefault(raft_id, [])
         if place <= len(history):
             if history[place - 1] != command:
                 self.violated(
-                    f"{group_id}: command {place} is {history[place - 1]!r} and {command!r}"
+                    f"{raft_id}: command {place} is {history[place - 1]!r} and {command!r}"
                 )
             return
         if command in history:
-            self.violated(f"{group_id}: {command!r} is applied twice")
+            self.violated(f"{raft_id}: {command!r} is applied twice")
         if command in self._refused:
-            self.violated(f"{group_id}: {command!r} was not proposed, and is applied")
+            self.violated(f"{raft_id}: {command!r} was not proposed, and is applied")
         if place != len(history) + 1:
-            self.violated(f"{group_id}: command {place} is applied after {len(history)}")
+            self.violated(f"{raft_id}: command {place} is applied after {len(history)}")
             return
         history.append(command)
         if entry is None:
-            self.violated(f"{group_id}: {command!r} is applied and not in the journal")
+            self.violated(f"{raft_id}: {command!r} is applied and not in the journal")
             return
         generation, position, stored = entry
         holders = [
             directory
             for directory in self._directories(voters)
-            if self._holds(directory, group_id, generation, position, stored)
+            if self._holds(directory, raft_id, generation, position, stored)
         ]
         if len(holders) <= len(voters) // 2:
             self.violated(
-                f"{group_id}: {command!r} is committed and durable only on {holders} of {voters}"
+                f"{raft_id}: {command!r} is committed and durable only on {holders} of {voters}"
             )
 
     def _directories(self, voters: Mapping[int, str]) -> list[str]:
         return [voters[broker_id] for broker_id in sorted(voters)]
 
     def _holds(
-        self, directory: str, group_id: GroupId, generation: int, position: int, entry: Entry
+        self, directory: str, raft_id: GroupId, generation: int, position: int, entry: Entry
     ) -> bool:
-        group = self.durable(directory, group_id)
+        group = self.durable(directory, raft_id)
         return group.generation == generation and group[position : position + 1] == [entry]
 
-    def restored(self, group_id: GroupId, commands: list[bytes]) -> None:
+    def restored(self, raft_id: GroupId, commands: list[bytes]) -> None:
         """Check the state that a state machine restores at the start of a generation."""
-        history = self.history.setdefault(group_id, [])
+        history = self.history.setdefault(raft_id, [])
         if history[: len(commands)] != commands:
-            self.violated(f"{group_id}: a generation begins with commands that were never applied")
+            self.violated(f"{raft_id}: a generation begins with commands that were never applied")
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def leads(self, group_id: GroupId, generation: int, term: int, directory: str) -> None:
-        known = self._leaders.setdefault((group_id, generation, term), directory)
+    def leads(self, raft_id: GroupId, generation: int, term: int, directory: str) -> None:
+        known = self._leaders.setdefault((raft_id, generation, term), directory)
         if known != directory:
             self.violated(
-                f"{group_id}: {known} and {directory} lead generation {generation}, term {term}"
+                f"{raft_id}: {known} and {directory} lead generation {generation}, term {term}"
             )
 
     def _begins(self, begun: Begun) -> None:
         """Check that a generation begins in one way, once its seal is durable on a majority."""
-        group_id, generation = begun.group_id, begun.generation
-        known = self._begun.setdefault((group_id, generation), begun)
+        raft_id, generation = begun.raft_id, begun.generation
+        known = self._begun.setdefault((raft_id, generation), begun)
         if known != begun:
-            self.violated(f"{group_id}: generation {generation} begins in two ways")
+            self.violated(f"{raft_id}: generation {generation} begins in two ways")
         if known is not begun or not generation:
             return
-        before = self._begun.get((group_id, generation - 1))
+        before = self._begun.get((raft_id, generation - 1))
         voters = {} if before is None else before.voters
         sealed = [
             directory
             for directory in self._directories(voters)
-            if self._has_sealed(directory, group_id, generation)
+            if self._has_sealed(directory, raft_id, generation)
         ]
         if len(sealed) <= len(voters) // 2:
             self.violated(
-                f"{group_id}: generation {generation} begins, and its seal is durable only on "
+                f"{raft_id}: generation {generation} begins, and its seal is durable only on "
                 f"{sealed} of {dict(voters)}"
             )
 
-    def _has_sealed(self, directory: str, group_id: GroupId, generation: int) -> bool:
-        group = self.durable(directory, group_id)
+    def _has_sealed(self, directory: str, raft_id: GroupId, generation: int) -> bool:
+        group = self.durable(directory, raft_id)
         if group.generation == generation - 1:
             return any(command[:1] == bytes([SEAL]) for command, _index, _term in group[:])
         return group.generation >= generation
@@ -540,38 +540,38 @@ class Checker:
             self._begins(begun)
         view.begun.clear()
 
-    def durable(self, directory: str, group_id: GroupId) -> RaftJournal:
+    def durable(self, directory: str, raft_id: GroupId) -> RaftJournal:
         """Return the durable state of a group in a directory; empty for an unknown directory."""
-        return self.views.get(directory, DurableView()).group(group_id)
+        return self.views.get(directory, DurableView()).group(raft_id)
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def answered(self, group_id: GroupId, command: bytes, outcome: Outcome) -> None:
+    def answered(self, raft_id: GroupId, command: bytes, outcome: Outcome) -> None:
         if command in self._answered:
-            self.violated(f"{group_id}: {command!r} has two outcomes")
+            self.violated(f"{raft_id}: {command!r} has two outcomes")
         self._answered.add(command)
-        history = self.history.setdefault(group_id, [])
+        history = self.history.setdefault(raft_id, [])
         if isinstance(outcome, Applied):
             place = outcome.result
             if not isinstance(place, int) or history[place - 1 : place] != [command]:
-                self.violated(f"{group_id}: {command!r}: outcome {outcome}, but not applied there")
+                self.violated(f"{raft_id}: {command!r}: outcome {outcome}, but not applied there")
             else:
-                self.acked[command] = group_id, place
+                self.acked[command] = raft_id, place
         elif isinstance(outcome, NotProposed):
             self._refused.add(command)
             if command in history:
-                self.violated(f"{group_id}: {command!r} was not proposed, and is applied")
+                self.violated(f"{raft_id}: {command!r} was not proposed, and is applied")
 
     # -- the end -----------------------------------------------------------------------------------
 
     def ends(self, machines: Mapping[tuple[str, GroupId], list[bytes]]) -> None:
         """Check the commands that each voter's directory has applied after the recovery."""
-        for (directory, group_id), commands in machines.items():
-            if commands != self.history.get(group_id, []):
-                self.violated(f"{group_id}: {directory} has {len(commands)} commands at the end")
+        for (directory, raft_id), commands in machines.items():
+            if commands != self.history.get(raft_id, []):
+                self.violated(f"{raft_id}: {directory} has {len(commands)} commands at the end")
             for command, (acked_group, place) in self.acked.items():
-                if acked_group == group_id and commands[place - 1 : place] != [command]:
-                    self.violated(f"{group_id}: {command!r} was acknowledged, and {directory} "
+                if acked_group == raft_id and commands[place - 1 : place] != [command]:
+                    self.violated(f"{raft_id}: {command!r} was acknowledged, and {directory} "
                                   "has lost it")  # fmt: skip
 
 
@@ -687,17 +687,17 @@ class Harm:
     def wipe(self) -> None:
         """Delete a broker's directory, and restart the broker with a new one."""
         broker = self.victim()
-        if all(self._may_lose(group_id) for group_id in self.world.groups):
+        if all(self._may_lose(raft_id) for raft_id in self.world.groups):
             self.world.wipe(broker)
             self._start_later(broker, 2.0)
 
-    def _may_lose(self, group_id: str) -> bool:
+    def _may_lose(self, raft_id: str) -> bool:
         """Return whether every voter has its directory, and in it the newest generation."""
-        generation, voters = self.world.newest(group_id)
+        generation, voters = self.world.newest(raft_id)
         checker = self.world.checker
         return len(voters) >= 3 and all(
             directory == self.world.brokers[number].directory_id
-            and checker.durable(directory, group_id).generation == generation
+            and checker.durable(directory, raft_id).generation == generation
             for number, directory in voters.items()
         )
 
@@ -844,11 +844,11 @@ SETTINGS: Final = ConsensusSettings(
 class Ledger:
     """A state machine: the list of its commands. The result of each is its place, from 1."""
 
-    def __init__(self, process: Process, group_id: str) -> None:
+    def __init__(self, process: Process, raft_id: str) -> None:
         self.commands: list[bytes] = []
         self._process = process
-        self._group_id = group_id
-        self._journal: RaftJournal = process.journal.group(group_id)
+        self._raft_id = raft_id
+        self._journal: RaftJournal = process.journal.group(raft_id)
         self._generation = 0
         self._position = 0  # in the journal, after the last applied entry
 
@@ -857,9 +857,7 @@ class Ledger:
         self.commands.append(name)
         place = len(self.commands)
         entry = self._find(bytes([COMMAND]) + command)
-        self._process.world.checker.applied(
-            self._group_id, place, name, entry, self._journal.voters
-        )
+        self._process.world.checker.applied(self._raft_id, place, name, entry, self._journal.voters)
         return place
 
     def _find(self, stored: bytes) -> tuple[int, int, Entry] | None:
@@ -877,7 +875,7 @@ class Ledger:
 
     def restore(self, snapshot: bytes) -> None:
         self.commands = msgpack.unpackb(snapshot) if snapshot else []
-        self._process.world.checker.restored(self._group_id, self.commands)
+        self._process.world.checker.restored(self._raft_id, self.commands)
 
 
 class Process:
@@ -905,12 +903,12 @@ class Process:
             send=self._send,
             on_state=self._note_change,
         )
-        for group_id, voters in world.groups.items():
-            self.ledgers[group_id] = Ledger(self, group_id)
+        for raft_id, voters in world.groups.items():
+            self.ledgers[raft_id] = Ledger(self, raft_id)
             self.node.open_group(
-                group_id, self.ledgers[group_id], voters=voters, base=b"", now=self.now
+                raft_id, self.ledgers[raft_id], voters=voters, base=b"", now=self.now
             )
-            self._note_change(group_id)
+            self._note_change(raft_id)
 
     @property
     def now(self) -> float:
@@ -996,22 +994,22 @@ class Process:
             self.world.checker.violated(f"{self.broker.broker_id} sends state that is not durable")
         self.world.transmit(self.broker.broker_id, peer, envelope)
 
-    def _note_change(self, group_id: str) -> None:
+    def _note_change(self, raft_id: str) -> None:
         """Remember that a role, a leader or a generation has changed."""
-        self._changed[group_id] = None
+        self._changed[raft_id] = None
 
     def _report_changes(self) -> None:
         changed, self._changed = self._changed, {}
         if not self.is_alive:
             return
         checker = self.world.checker
-        for group_id in changed:
-            status = self.node.status(group_id)
+        for raft_id in changed:
+            status = self.node.status(raft_id)
             if status.role == "leader":
                 directory = self.broker.directory_id
-                checker.leads(group_id, status.generation, status.term, directory)
+                checker.leads(raft_id, status.generation, status.term, directory)
             self.world.note(
-                f"{self.broker.broker_id} {group_id} {status.role} of generation "
+                f"{self.broker.broker_id} {raft_id} {status.role} of generation "
                 f"{status.generation}, term {status.term}, leader {status.leader}"
             )
 
@@ -1259,7 +1257,7 @@ class World:
     def propose(
         self,
         process: Process,
-        group_id: str,
+        raft_id: str,
         command: bytes,
         done: Callable[[Outcome], None],
         *,
@@ -1271,23 +1269,23 @@ class World:
         def answered(outcome: Outcome) -> None:
             self.note(f"{command.decode()} {type(outcome).__name__}")
             self.counts[type(outcome).__name__] += 1
-            self.checker.answered(group_id, command, outcome)
+            self.checker.answered(raft_id, command, outcome)
             done(outcome)
 
-        process.do(lambda: process.node.propose(group_id, padded, answered, process.now))
+        process.do(lambda: process.node.propose(raft_id, padded, answered, process.now))
 
-    def seal(self, process: Process, group_id: str, voters: Mapping[int, str]) -> None:
+    def seal(self, process: Process, raft_id: str, voters: Mapping[int, str]) -> None:
         def answered(outcome: Outcome) -> None:
-            self.note(f"seal {group_id} {outcome}")
+            self.note(f"seal {raft_id} {outcome}")
             self.counts["seal"] += isinstance(outcome, Applied)
 
-        process.do(lambda: process.node.seal(group_id, voters, answered, process.now))
+        process.do(lambda: process.node.seal(raft_id, voters, answered, process.now))
 
-    def newest(self, group_id: str) -> tuple[int, dict[int, str]]:
+    def newest(self, raft_id: str) -> tuple[int, dict[int, str]]:
         """Return the newest generation on any disk, and its voters."""
-        views = [view.group(group_id) for view in self.checker.views.values()]
+        views = [view.group(raft_id) for view in self.checker.views.values()]
         group = max(views, key=lambda group: group.generation, default=None)
-        voters = self.groups[group_id] if group is None or group.is_new else group.voters
+        voters = self.groups[raft_id] if group is None or group.is_new else group.voters
         return (0 if group is None else group.generation), dict(sorted(voters.items()))
 
 

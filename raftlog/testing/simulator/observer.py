@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from raftlog.errors import RaftlogError
 from raftlog.replication.partition_state import PartitionState
 from raftlog.server.broker import Broker
-from raftlog.server.cluster.elections import group_id
+from raftlog.server.cluster.elections import raft_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.partition import Partition
@@ -362,7 +362,7 @@ class Observer:
             self._former[self.topic_id] = [group for _, group in self._groups]
             self.former_led_ns = self.former_known_ns = self._world.time.now_ns
         self.topic_id, self._is_deleted = topic_id, False
-        self._groups = [(number, group_id(topic_id, number)) for number in self._partitions]
+        self._groups = [(number, raft_id(topic_id, number)) for number in self._partitions]
         for known in (
             self.states,
             self.committed,
@@ -593,7 +593,7 @@ def _is_whole(node: ClusterNode, nodes: Mapping[int, ClusterNode]) -> bool:
         if len(voters) < VOTERS_MIN or voters.items() - directories.items():
             return False
     for member in node.partitions.hosted.values():
-        if node.plane.status(member.group_id).role == "observer":
+        if node.plane.status(member.raft_id).role == "observer":
             continue  # a former voter with an older state
         state, log = member.state, member.host and member.host.log
         if log and (log.damage or not all(segment.is_in_place() for segment in log._segments)):

@@ -45,7 +45,7 @@ class Acting(FakeEffects):
         self.hosted = s.hosted(state, self.host if stores else None)
         if current:
             self.hosted.on(Event.FOUNDED)
-        s.plane.statuses[self.hosted.group_id] = status()
+        s.plane.statuses[self.hosted.raft_id] = status()
         self.surveys = FakeSurveys(s)
         self.roles = RoleManager(
             1,

@@ -54,7 +54,7 @@ TOPIC_ID = "T1"
 class Proposal:
     """One that has no outcome yet."""
 
-    group_id: str
+    raft_id: str
     command: bytes
     done: Callable[[Outcome], None]
     seal: dict[int, str] | None = None  # the voters, of a seal
@@ -84,7 +84,7 @@ class FakePlane:
 
     def open_group(
         self,
-        group_id: str,
+        raft_id: str,
         machine: Any,
         *,
         voters: Mapping[int, str],
@@ -93,44 +93,44 @@ class FakePlane:
     ) -> None:
         assert base
         if not self.has_ended:
-            self.machines[group_id] = machine
-            self.statuses.setdefault(group_id, status(voters=voters))
+            self.machines[raft_id] = machine
+            self.statuses.setdefault(raft_id, status(voters=voters))
 
-    def close_group(self, group_id: str, *, forget: bool) -> None:
-        self.closed.append((group_id, forget))
-        self.machines.pop(group_id, None)
-        self.leading.discard(group_id)
+    def close_group(self, raft_id: str, *, forget: bool) -> None:
+        self.closed.append((raft_id, forget))
+        self.machines.pop(raft_id, None)
+        self.leading.discard(raft_id)
 
-    def status(self, group_id: str) -> GroupStatus:
-        return self.statuses[group_id]
+    def status(self, raft_id: str) -> GroupStatus:
+        return self.statuses[raft_id]
 
-    def voters(self, group_id: str) -> Mapping[int, str]:
-        return self.statuses[group_id].voters
+    def voters(self, raft_id: str) -> Mapping[int, str]:
+        return self.statuses[raft_id].voters
 
-    def has_journaled(self, group_id: str) -> bool:
-        return group_id in self.journaled_groups
+    def has_journaled(self, raft_id: str) -> bool:
+        return raft_id in self.journaled_groups
 
-    def leads(self, group_id: str) -> bool:
-        return group_id in self.leading
+    def leads(self, raft_id: str) -> bool:
+        return raft_id in self.leading
 
-    def force_generation(self, group_id: str, voters: Mapping[int, str]) -> None:
-        self.forced.append((group_id, dict(voters)))
-        self.statuses[group_id] = status(voters=voters)
+    def force_generation(self, raft_id: str, voters: Mapping[int, str]) -> None:
+        self.forced.append((raft_id, dict(voters)))
+        self.statuses[raft_id] = status(voters=voters)
 
-    def propose_bytes(self, group_id: str, command: bytes, done: Callable[[Outcome], None]) -> None:
+    def propose_bytes(self, raft_id: str, command: bytes, done: Callable[[Outcome], None]) -> None:
         if self.has_ended:
             self._loop.call_soon(done, NotProposed("the broker stops"))
         else:
-            self.proposals.append(Proposal(group_id, command, done))
+            self.proposals.append(Proposal(raft_id, command, done))
 
     def seal(
-        self, group_id: str, voters: Mapping[int, str], done: Callable[[Outcome], None]
+        self, raft_id: str, voters: Mapping[int, str], done: Callable[[Outcome], None]
     ) -> None:
-        self.proposals.append(Proposal(group_id, b"", done, seal=dict(voters)))
+        self.proposals.append(Proposal(raft_id, b"", done, seal=dict(voters)))
 
-    async def propose(self, group_id: str, command: bytes) -> object:
+    async def propose(self, raft_id: str, command: bytes) -> object:
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        self.propose_bytes(group_id, command, future.set_result)
+        self.propose_bytes(raft_id, command, future.set_result)
         outcome = await future
         if isinstance(outcome, Applied):
             return outcome.result
@@ -144,10 +144,10 @@ class FakePlane:
         """Apply a proposal; what that gave."""
         proposal = self.proposals.pop(number)
         if proposal.seal is not None:
-            self.statuses[proposal.group_id] = status(voters=proposal.seal)
+            self.statuses[proposal.raft_id] = status(voters=proposal.seal)
             proposal.done(Applied(1))
             return None
-        result = self.machines[proposal.group_id].apply(proposal.command)
+        result = self.machines[proposal.raft_id].apply(proposal.command)
         proposal.done(Applied(result))
         return result
 
@@ -158,15 +158,15 @@ class FakePlane:
         """Nobody can say what became of it."""
         proposal = self.proposals.pop(number)
         if applied:
-            self.machines[proposal.group_id].apply(proposal.command)
+            self.machines[proposal.raft_id].apply(proposal.command)
         proposal.done(Unknown("the leader changed"))
 
-    def commands(self, group_id: str | None = None) -> list[Command]:
+    def commands(self, raft_id: str | None = None) -> list[Command]:
         """What is proposed to partitions' groups; without what only asks for an answer."""
         return [
             proposal.decoded
             for proposal in self.proposals
-            if proposal.command and group_id in (None, proposal.group_id)
+            if proposal.command and raft_id in (None, proposal.raft_id)
         ]
 
 
@@ -380,8 +380,8 @@ class Scene:
     ) -> HostedPartition:
         machine = PartitionMachine(state.encode())
         hosted = HostedPartition("t", TOPIC_ID, partition, len(state.replicas), machine, host=host)
-        self.plane.machines[hosted.group_id] = machine
-        self.plane.statuses[hosted.group_id] = status(
+        self.plane.machines[hosted.raft_id] = machine
+        self.plane.statuses[hosted.raft_id] = status(
             voters={b: DISKS[b] for b in (*state.replicas, *state.witnesses)}
         )
         return hosted

@@ -250,7 +250,7 @@ def test_a_broker_that_votes_does_not_leave(votes: bool) -> None:
         s.command(DecommissionBroker(id=1))
         member = s.hosted(state_of(2))
         disk = DISKS[1] if votes else "another"
-        s.plane.statuses[member.group_id] = status(voters={1: disk, 2: DISKS[2]})
+        s.plane.statuses[member.raft_id] = status(voters={1: disk, 2: DISKS[2]})
         subscription = cast(ClusterSubscription, SimpleNamespace(voters={2: DISKS[2]}))
         Decommissioning(
             1,
@@ -300,7 +300,7 @@ class Deciding:
             surveys=self.surveys,
         )
         if leads:
-            s.plane.leading.add(self.hosted.group_id)
+            s.plane.leading.add(self.hosted.raft_id)
 
     def wants(self) -> Any:
         self.controller.poll_all([self.hosted])
@@ -308,7 +308,7 @@ class Deciding:
         proposals = self.s.plane.proposals
         if not proposals or proposals[0].seal is not None:
             return proposals[0].seal if proposals else None
-        if proposals[0].group_id == CLUSTER_GROUP:
+        if proposals[0].raft_id == CLUSTER_GROUP:
             return decode_cluster_command(proposals[0].command)
         return proposals[0].decoded
 
@@ -648,7 +648,7 @@ async def test_not_all_leaders_move_at_once(s: Scene) -> None:
     partitions = [d.hosted]
     for partition in range(1, 2 * REBALANCED_AT_A_TIME + 1):
         partitions.append(s.hosted(state_of(3, 2, 1, leader=2), partition=partition))
-        s.plane.leading.add(partitions[-1].group_id)
+        s.plane.leading.add(partitions[-1].raft_id)
     d.controller.poll_all(partitions)
     await asyncio.sleep(REBALANCE_S)
     for moved in (1, 2):

@@ -399,7 +399,7 @@ def test_reviews_reach_every_partition() -> None:
             await h.elect(1, partition=number)
         h.s.fenced.add(3)
         h.partitions.review(list(h.partitions.hosted.values()))
-        assert [p.group_id for p in h.s.plane.proposals] == ["T1/0", "T1/1"]
+        assert [p.raft_id for p in h.s.plane.proposals] == ["T1/0", "T1/1"]
 
     hosting(test)
 

@@ -34,7 +34,7 @@ from raftlog.server.cluster.elections import (
     Stage,
     StateBroadcast,
     Surveys,
-    group_id,
+    raft_id,
     report_of,
 )
 from raftlog.server.cluster.membership import Incarnation
@@ -134,7 +134,7 @@ async def test_nothing_to_do_takes_no_turn(s: BacklogScene) -> None:
 
 def test_its_group_and_its_name() -> None:
     hosted = HostedPartition("t", "T1", 3, 2, PartitionMachine(state_of(1, 2).encode()))
-    assert hosted.group_id == group_id("T1", 3) == "T1/3"
+    assert hosted.raft_id == raft_id("T1", 3) == "T1/3"
     assert str(hosted) == "t:3"
 
 
@@ -206,7 +206,7 @@ async def test_only_those_without_a_vote_are_told_and_only_by_the_groups_leader(
     hosted.is_known = False
     broadcast.send([hosted])
     assert s.links.noted == [], "another broker leads the group"
-    s.plane.leading = {hosted.group_id}
+    s.plane.leading = {hosted.raft_id}
     broadcast.send([hosted])
     assert [broker for broker, _ in s.links.noted] == [4], "5 is down, the others vote"
     (state,) = s.links.noted[0][1].states
@@ -319,7 +319,7 @@ class Rig:
             links=s.links.as_links,
             liveness=s.liveness,
             unclean_recovery_seconds=60,
-            find={self.hosted.group_id: self.hosted}.get,
+            find={self.hosted.raft_id: self.hosted}.get,
             on_complete=self.done.append,
         )
 

@@ -424,8 +424,8 @@ class Asking:
             propose=self._propose,
         )
 
-    def _propose(self, group_id: str, command: bytes, done: Callable[[Outcome], None]) -> None:
-        assert (group_id, command) == (self.member.group_id, b"")
+    def _propose(self, raft_id: str, command: bytes, done: Callable[[Outcome], None]) -> None:
+        assert (raft_id, command) == (self.member.raft_id, b"")
         self.proposals.append(done)
 
     def ask(self) -> None:

@@ -363,7 +363,7 @@ def test_a_voter_on_a_new_disk_votes_again_from_the_next_generation_on() -> None
         s.liveness.link_up(3, Incarnation("wiped", 1))
         j.membership.poll()
         (seal,) = s.plane.proposals
-        assert (seal.group_id, seal.seal) == (
+        assert (seal.raft_id, seal.seal) == (
             CLUSTER_GROUP,
             {1: DISKS[1], 2: DISKS[2], 3: "wiped"},
         )

@@ -16,7 +16,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol.cluster import PartitionMove, ReassignRequest, ThrottleMovesRequest
-from raftlog.server.cluster.elections import group_id
+from raftlog.server.cluster.elections import raft_id
 from raftlog.testing.simulator.scenario import dump
 from raftlog.testing.simulator.world import World
 from raftlog.types import TopicPartition
@@ -71,7 +71,7 @@ def until_moved(cluster: Cluster, *replicas: int, node: int = 1) -> None:
 
 def voters(cluster: Cluster, node: int) -> set[int]:
     record = cluster.node(node).machine.topics["t"]
-    return set(cluster.node(node).plane.status(group_id(record.id, 0)).voters)
+    return set(cluster.node(node).plane.status(raft_id(record.id, 0)).voters)
 
 
 def begin(cluster: Cluster, copies: int) -> tuple[int, ...]:

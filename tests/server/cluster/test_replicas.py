@@ -171,7 +171,7 @@ class Leaving:
         for number, state in enumerate(states):
             hosted = s.hosted(state)
             hosted.partition = number
-            s.plane.machines[hosted.group_id] = hosted.machine
+            s.plane.machines[hosted.raft_id] = hosted.machine
             self.partitions.append(hosted)
         self.handover = Handover(
             1,
@@ -196,7 +196,7 @@ class Leaving:
         """Whether its fence, and nothing else, is proposed."""
         proposals = self.s.plane.proposals
         fence = FenceBroker(id=1, broker_epoch=self.s.machine.brokers[1].broker_epoch)
-        return [(p.group_id, p.command) for p in proposals] == [(CLUSTER_GROUP, fence.encode())]
+        return [(p.raft_id, p.command) for p in proposals] == [(CLUSTER_GROUP, fence.encode())]
 
 
 def leaving(test: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
@@ -900,11 +900,11 @@ async def test_a_copy_of_a_former_voter_goes_after_the_seal(s: Scene) -> None:
     s.register(1, 2, 3)
     s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
     a = Acting(s, state_of(2, 3, version=7))
-    s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
+    s.plane.statuses[a.hosted.raft_id] = status(voters=DISKS)
     s.command(SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7))
     a.poll()
     assert a.copies == []
-    s.plane.statuses[a.hosted.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+    s.plane.statuses[a.hosted.raft_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
     a.poll()
     assert a.copies == [a.hosted]
 
@@ -916,7 +916,7 @@ async def test_a_former_voter_that_was_down_deletes_its_copy_without_a_vote(s: S
     s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
     s.command(SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7))
     a = Acting(s, state_of(2, 3, version=7), current=False)
-    s.plane.statuses[a.hosted.group_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
+    s.plane.statuses[a.hosted.raft_id] = status(voters={2: DISKS[2], 3: DISKS[3]})
     a.roles.poll(a.hosted)
     assert a.copies == [a.hosted]
     assert s.plane.proposals == []
@@ -929,14 +929,14 @@ async def test_without_a_vote_the_clusters_newer_state_counts(s: Scene) -> None:
     s.register(1, 2, 3)
     s.command(CreateTopic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3))
     a = Acting(s, state_of(1, 2, 3, version=0, leader=2))
-    s.plane.statuses[a.hosted.group_id] = status(voters={**DISKS, 1: "the former disk"})
+    s.plane.statuses[a.hosted.raft_id] = status(voters={**DISKS, 1: "the former disk"})
     a.poll()
     assert a.copies == [], "a replica that is to be readmitted"
     s.command(SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(), version=7))
-    s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
+    s.plane.statuses[a.hosted.raft_id] = status(voters=DISKS)
     a.poll()
     assert a.copies == [], "a voter receives the command itself"
-    s.plane.statuses[a.hosted.group_id] = status(voters={**DISKS, 1: "the former disk"})
+    s.plane.statuses[a.hosted.raft_id] = status(voters={**DISKS, 1: "the former disk"})
     a.poll()
     assert a.copies == [a.hosted]
 
@@ -951,7 +951,7 @@ async def test_a_voter_with_an_outdated_state_keeps_its_copy(s: Scene) -> None:
         SetReplicas(topic_id=TOPIC_ID, partition=0, replicas=(2, 3), witnesses=(1,), version=7)
     )
     a = Acting(s, state_of(2, 3, witnesses=[1], version=7), current=False)
-    s.plane.statuses[a.hosted.group_id] = status(voters=DISKS)
+    s.plane.statuses[a.hosted.raft_id] = status(voters=DISKS)
     a.roles.poll(a.hosted)
     assert a.copies == []
 
@@ -1155,7 +1155,7 @@ async def test_nobody_leaves_by_the_word_of_a_leader_to_which_nothing_comes(
     """Links fail one by one when a broker has become deaf; the others hear it still."""
     a = leading(s)
     voters = {b: DISKS[b] for b in (1, 2, 3)}
-    s.plane.statuses[a.hosted.group_id] = status(leader=leader, voters=voters)
+    s.plane.statuses[a.hosted.raft_id] = status(leader=leader, voters=voters)
     s.fenced.add(3)
     s.links.silent = silent
     s.lose(*down)
@@ -1173,7 +1173,7 @@ async def test_appends_continue_while_the_group_elects_a_leader(s: Scene) -> Non
     """
     a = leading(s)
     voters = {b: DISKS[b] for b in (1, 2, 3)}
-    s.plane.statuses[a.hosted.group_id] = status(leader=None, voters=voters)
+    s.plane.statuses[a.hosted.raft_id] = status(leader=None, voters=voters)
     s.fenced.add(3)
     a.roles.review(a.hosted)
     assert append(a.host, b"a") == 1

@@ -46,7 +46,7 @@ from raftlog.replication.partition_state import (
     PartitionState,
     apply,
 )
-from raftlog.server.cluster.elections import HostedPartition, Stage, group_id
+from raftlog.server.cluster.elections import HostedPartition, Stage, raft_id
 from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Liveness
 from raftlog.server.cluster.replicas import RoleManager, next_step_down, successor
 from raftlog.server.disks import FULL_SECONDS
@@ -266,7 +266,7 @@ def test_a_damaged_copy_names_no_end(cut_off_leaders_cluster: Cluster) -> None:
     """What is good of it is read until another broker leads, which may have more."""
     leader, _, _ = alone_in_sync(cut_off_leaders_cluster)
     topic = cut_off_leaders_cluster.node(leader).machine.topics["t"]
-    host = cut_off_leaders_cluster.node(leader).partitions.hosted[group_id(topic.id, 0)].host
+    host = cut_off_leaders_cluster.node(leader).partitions.hosted[raft_id(topic.id, 0)].host
     assert host is not None
     host.log.note_damage("found by a test", offset=1)
     cut_off_leaders_cluster.until(lambda: host.leadership is None)
@@ -292,7 +292,7 @@ def test_a_leader_that_only_the_arbiter_reaches_is_followed_by_one_that_can_comm
         )
         plane = cut_off_leaders_cluster.node(controller).plane
         chosen = [
-            (p, group_id(topic.id, p))
+            (p, raft_id(topic.id, p))
             for p in range(12)
             if controller in cut_off_leaders_cluster.state(1, p).witnesses
         ]
