@@ -346,6 +346,7 @@ class PooledFile(OsFile):
     def reopened(self, fd: int) -> None:
         """Use ``fd``, which was opened for the path. Raises ``OSError`` if it is another file."""
         status = os.fstat(fd)
+        # guard: a file that is opened again is the same file
         if (status.st_ino, status.st_dev) != self._identity:
             raise missing(self._path)
         self._fd = fd
@@ -426,6 +427,7 @@ class FilePool:
         """End a use of ``file``. ``writes``: it was written, or may have been."""
         with self._lock:
             file.pins -= 1
+            # guard: a file is written until the end of the write
             file.writes += writes  # a sync that began before the end of a write may not cover it
             fd = file.take_fd() if file.is_closed and not file.pins else -1
         if fd >= 0:
@@ -495,6 +497,7 @@ class FilePool:
 
     def _raise_error(self, file: PooledFile) -> None:
         error, file.error = file.error, None
+        # guard: the error of a sync by the pool reaches the owner of the file
         if error is not None:
             raise error
 
@@ -532,6 +535,7 @@ class FilePool:
                 if len(self._open) <= max(files_max, 0):
                     break
                 file, _none = self._open.popitem(last=False)
+                # guard: a file that was written is synced before its descriptor is closed
                 if file.pins or file.is_dirty or file.error is not None:
                     self._open[file] = None
                 else:
@@ -574,6 +578,7 @@ class SpareDescriptor:
         try:
             fd = os.open(path, flags)
         except OSError as error:
+            # guard: directory sync works without a free descriptor
             if error.errno not in NO_DESCRIPTOR:
                 raise
         else:
@@ -656,6 +661,7 @@ class OsDisk:
         if parent and parent != path:
             self.make_dirs(parent)
         self.make_dir(path)
+        # guard: new directory is synced
         self.sync_dir(parent or ".")
 
     def make_dir(self, path: str) -> None:
@@ -681,6 +687,7 @@ class OsDisk:
 
     def sync_dir(self, path: str) -> None:
         with self._spare.opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+            # guard: directory sync is fsync
             sync_all(fd)
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
@@ -699,15 +706,18 @@ class OsDisk:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
+            # guard: atomic write syncs the new file
             sync_all(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
+        # guard: atomic write syncs the directory
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> OsLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
+            # guard: data directory is locked
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
@@ -758,6 +768,7 @@ class OsDisk:
 def sync_data(fd: int) -> None:
     """Make a file's bytes and its size durable. Raises ``OSError``."""
     if sys.platform == "linux":
+        # guard: file sync is fdatasync
         os.fdatasync(fd)
     else:
         sync_all(fd)

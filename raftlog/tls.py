@@ -53,6 +53,7 @@ def server_context(
     _load_certificate(context, certificate, key)
     if client_ca:
         _load(client_ca, lambda: context.load_verify_locations(client_ca))
+        # guard: a broker with a client CA requires certificates
         context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
 
@@ -78,6 +79,7 @@ def client_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _set_ciphers(context, ciphers)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # guard: clients check the host name of the broker
     context.check_hostname = check_hostname
     if ca:
         _load(ca, lambda: context.load_verify_locations(ca))
@@ -130,6 +132,7 @@ def check_private(path: str) -> None:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError as error:
         raise InvalidConfigError(f"the key {path} cannot be read: {error.strerror}") from error
+    # guard: a key that every user can read is rejected
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise InvalidConfigError(
             f"the key {path} has the mode {mode:04o}: every user of this machine can read or "

@@ -146,6 +146,7 @@ def chunk_name(topic: str, topic_id: str, partition: int, start: Offset, data: b
     Two runs that overlap may read different numbers of batches from one offset on: by their digest,
     neither replaces a file of the other.
     """
+    # guard: a backup file is replaced by no other content
     digest = hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
     return f"topics/{topic}/{topic_id}/{partition}/{start:020d}-{digest}.batches"
 
@@ -254,6 +255,7 @@ class _Verified:
     def write(self, name: str, data: bytes) -> None:
         self.still_held()
         self._write(name, data)
+        # guard: a backup reads what it has written
         if self.read(name) != data:
             raise CorruptBatchError(
                 f"the backup file {name} was not stored as it was written. Check the storage, or "
@@ -281,6 +283,7 @@ def _write(
         due = parts
         for _number in range(COPIES_MAX):
             _copy(bootstrap, store, due, progress, on_progress, host)
+            # guard: a backup looks for removed tombstones
             due = _stale(admin, parts, progress)
             if not due:
                 break
@@ -291,6 +294,7 @@ def _write(
             )
         made.groups |= _groups(admin, group_pattern, made.topics)
         progress.groups = len(made.groups)
+    # guard: a backup replaces the manifest that it began with
     if store.read(NAME) != before:  # where a store has no locks
         raise InvalidRequestError(
             f"another backup has replaced {NAME} since this one began. Run one "
@@ -308,6 +312,7 @@ def _opened(data: bytes | None, admin: Admin, now_ms: TimestampMs) -> Manifest:
     if data is None:
         return Manifest(FORMAT, cluster_id, now_ms, {}, {})
     made = decode(data)
+    # guard: a backup is of one cluster
     if made.cluster_id != cluster_id:
         raise InvalidRequestError(
             f"the backup is of the cluster {made.cluster_id}, not of {cluster_id}. Use another "
@@ -383,6 +388,7 @@ def _topic_files(made: Manifest, topic: TopicDescription) -> TopicFiles:
     known = made.topics.get(topic.name)
     if known is None:
         known = made.topics[topic.name] = TopicFiles(topic.id, replicas, topic.overrides, [])
+    # guard: a backup of a topic ends when it is created again
     if known.id != topic.id:
         raise InvalidRequestError(
             f"topic {topic.name!r} was created again since the last backup. Use another directory, "
@@ -435,6 +441,7 @@ def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
     """Append a batch, whose checksums are valid, if it continues the chain."""
     header, data = batch
     is_next = header.base_offset == part.end
+    # guard: a backup continues the log that it has
     if is_next and part.chain is not None and not verify_chain(header, previous_chain=part.chain):
         raise ChainMismatchError(
             f"{tp}: the batch at offset {header.base_offset} does not continue the log of the last "
@@ -669,6 +676,7 @@ def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
     position = 0
     for header in headers:
         before = found[-1][0] if found else None
+        # guard: the batches of a backup file form one log
         if before is not None and not (
             header.base_offset >= before.next_offset
             and (
@@ -683,6 +691,7 @@ def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
         found.append((header, memoryview(data)[position : position + header.length]))
         position += header.length
     last = headers[-1]
+    # guard: a backup file ends with the batch that the list names
     if (last.next_offset, last.chain) != (chunk.end, chunk.chain):
         raise CorruptBatchError(f"{where} does not end at offset {chunk.end}: it is another file")
     return found
@@ -761,6 +770,7 @@ class Directory:
         """
         self._path.mkdir(parents=True, exist_ok=True)
         try:
+            # guard: one run at a time writes to a directory of backups
             lock = self._disk.lock(str(self._path / LOCK))
         except BlockingIOError as error:
             raise InvalidRequestError(
@@ -855,6 +865,7 @@ class FileSystem:
 
     def _check_lease(self, mine: _Lease) -> None:
         other = self._lease_of_another(mine)
+        # guard: one run at a time writes to a URL of backups
         if other is not None:
             left_s = max(1, (other.until_ms - self._clock.wall_ms()) // 1_000)
             raise InvalidRequestError(

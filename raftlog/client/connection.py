@@ -418,6 +418,7 @@ async def keep_authenticated(
         try:
             lifetime_s = await authenticate(connection, sasl, entropy, timeout_ms=timeout_ms)
         except RaftlogError as error:
+            # guard: requests of a session that is not renewed have an unknown outcome
             connection.abort(
                 ConnectionLostError(
                     f"the connection to {connection.address} could not authenticate again: {error}"

@@ -155,6 +155,7 @@ class Fetcher:
             self._subscription.failed(want, error)
             return None
         if part.topic_id not in ("", topic_id):
+            # guard: a member does not take older metadata for a recreated topic
             if part.assigned_id:  # older metadata, or an assignment that is about to change
                 return self._links.refresh() or now + STAND_IN_AFTER_S
             self._recreated(want)
@@ -199,6 +200,7 @@ class Fetcher:
 
     def _fetch(self, load: _Load, now: float) -> None:
         settings, wait_ms = self._settings, self._wait_ms(load.link.broker_id)
+        # guard: a consumer reports a corrupt batch
         request = FetchRequest(
             partitions=[
                 FetchPartition(
@@ -524,6 +526,7 @@ class _Dropped:
 
     def has(self, header: BatchHeader) -> bool:
         while self._next and self._next[0].first_offset < header.next_offset:
+            # guard: readers drop aborted records
             self._aborted.add(self._next.popleft().producer_id)
         if header.is_control:
             if not header.is_commit:

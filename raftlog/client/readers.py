@@ -224,6 +224,7 @@ class Range:
                 continue
             self.fetched = header.next_offset
             writer = (header.producer_id, header.producer_epoch)
+            # guard: only the named producer's batches are read back
             if self.producers is not None and writer not in self.producers:
                 continue
             self.batches.append((header, data))

@@ -245,6 +245,7 @@ class ResumableProducer(ProducerThread):
         return ProducerIdAndEpoch(self._producer_id, self.epoch)
 
     def _count(self, tp: TopicPartition, written: DescribedProducer) -> int:
+        # guard: a later epoch is detected before anything is appended
         if written.producer_epoch > self.epoch:
             raise ProducerFencedError(
                 f"{tp.topic}:{tp.partition}: epoch {written.producer_epoch} of producer "
@@ -296,6 +297,7 @@ class ResumableProducer(ProducerThread):
     ) -> Delivery | None:
         """Number the batch and queue it. Returns None, and assigns no number, if memory is full."""
         with self._lock:
+            # guard: the stored sequence is requested before the first append
             number = self._next.get(tp)
             if number is None:
                 raise InvalidRequestError(
@@ -304,6 +306,7 @@ class ResumableProducer(ProducerThread):
                 )
             count = body.last_offset_delta + 1  # the record count, unless a batch has gaps
             after = number + count
+            # guard: the sequence of a named producer ends
             if after > RECORDS_MAX:
                 raise InvalidRequestError(
                     f"{tp.topic}:{tp.partition}: producer {self.name!r} has written {number} "
@@ -323,6 +326,7 @@ class ResumableProducer(ProducerThread):
                     base_sequence=number,
                     base_offset=base_offset,
                 )
+            # guard: a sequence is not reused after Ctrl-C
             except RaftlogError:
                 self._next[tp] = number
                 raise

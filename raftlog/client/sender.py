@@ -873,6 +873,7 @@ class ResumableInFlightBatches(InFlightBatches):
         With two batches in flight, the partition could accept the second one after another run's
         batch of the same size as the first. A record in both batches would be stored twice.
         """
+        # guard: a named producer has one batch in flight
         return bool(self.in_flight)
 
     def begin_anew(self) -> None:
@@ -881,10 +882,12 @@ class ResumableInFlightBatches(InFlightBatches):
             "the topic was deleted and created again: the records of this producer are "
             "deleted. Start again with a new producer and stored()"
         )
+        # guard: a recreated topic breaks its partitions
         self._break(0, reason)
 
     def lose(self, batch: PendingBatch, error: RaftlogError) -> None:
         """Break the partition from this batch on: no later batch may be sent."""
+        # guard: a lost batch breaks its partition
         self._break(self._order_of(batch), error)
 
     def _break(self, order: int, reason: RaftlogError) -> None:

@@ -61,6 +61,7 @@ class StepProducer(Producer):
         """
         try:
             with self.transaction():
+                # guard: a step that is stored is not stored again
                 if step is not None and self._is_stored(step):
                     return False
                 for tp, body in batches:
@@ -76,6 +77,7 @@ class StepProducer(Producer):
         """Whether the step is stored. The transactions of earlier producers have ended."""
         transactions = self._core.transactions
         last = self._run_in_thread(lambda: transactions.fetch_offset(step.group, step.at))
+        # guard: a step before the last one is refused
         if last is not None and last.offset > step.number:
             raise ProducerFencedError(
                 f"step {step.number} of {step.group!r} is late: step {last.offset} is stored"
@@ -84,6 +86,7 @@ class StepProducer(Producer):
 
     def _append_encoded(self, tp: TopicPartition, body: BatchBody, topic_id: str) -> None:
         queues = self._accumulator.topics.get(tp.topic) or self._prepare(tp.topic)
+        # guard: a step is stored in the topic that was planned
         if queues.id != topic_id:
             raise UnknownTopicError(
                 f"topic {tp.topic!r} was deleted and created again: its id is {queues.id}, not "

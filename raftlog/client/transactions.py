@@ -106,6 +106,7 @@ class Transactions:
 
     def note_failure(self, error: RaftlogError) -> None:
         """Note that a record or an offset of the open transaction is missing."""
+        # guard: a lost record aborts
         if self._failure is None:
             self._failure = error
 
@@ -318,6 +319,7 @@ class Transactions:
 
     async def _end(self, *, commit: bool) -> None:
         assert self._identity is not None, "a transaction was begun"
+        # guard: a commit without a response is unknown
         self._unknown = commit  # until there is a response, also if this is cancelled
         reserved: list[TopicPartition] = []
         if commit and self._reserves:

@@ -178,6 +178,7 @@ def apply_rules(rules: tuple[PrincipalRule, ...], name: str) -> str | None:
     for rule in rules:
         if rule.pattern is None:
             return name
+        # guard: a rule matches the whole name of a certificate
         if rule.pattern.fullmatch(name):
             found = rule.pattern.sub(rule.replacement, name, count=1)
             return {"L": found.lower(), "U": found.upper()}.get(rule.case, found)

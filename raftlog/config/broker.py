@@ -1203,6 +1203,7 @@ def _check_http(config: BrokerConfig) -> None:
     listen = config.http_listen
     if config.authentication_required or config.http_console_read_only:
         return
+    # guard: a console that changes the cluster listens on the loopback interface
     if listen is not None and not listen.is_loopback:
         raise InvalidConfigError(
             f"http.console.read.only=false lets anyone who reaches http.listen={listen} change the "
@@ -1243,6 +1244,7 @@ def _check_tls(config: BrokerConfig) -> None:
 
 
 def _check_authentication(config: BrokerConfig) -> None:
+    # guard: tokens require TLS, an issuer and an audience
     if config.sasl_oauthbearer_jwks_endpoint_url and not (
         config.tls_certificate_file
         and config.sasl_oauthbearer_expected_audience

@@ -237,11 +237,13 @@ class TopicConfig:
 
     def check_replication(self, replication_factor: int) -> None:
         """Raise ``InvalidConfigError`` if the settings require more replicas."""
+        # guard: min.insync.replicas can be met
         if self.min_insync_replicas > replication_factor:
             raise InvalidConfigError(
                 f"min.insync.replicas={self.min_insync_replicas} is more than the replication "
                 f"factor, {replication_factor}: no record could be committed"
             )
+        # guard: a single copy does not depend on the page cache
         if self.flush_policy == "os" and replication_factor == 1:
             raise InvalidConfigError(
                 "flush.policy=os is refused for replication factor 1: a power cut would lose "

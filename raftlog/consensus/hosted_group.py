@@ -114,6 +114,7 @@ class Proposals:
         proposal = self._sent.get(number)
         if proposal is None or proposal.forwarded_to is None:
             return None
+        # guard: only the broker that received a command reports its position
         if proposal.forwarded_to[0] != leader:
             return None
         proposal.forwarded_to = None
@@ -140,6 +141,7 @@ class Proposals:
     def expire(self, now: float) -> None:
         """End proposals whose deadline has passed."""
         self._end(_due(self._waiting.values(), now), NotProposed("no leader in time"))
+        # guard: a command that timed out is unknown
         self._end(_due(self._sent.values(), now), Unknown("not known to be committed in time"))
 
     def leader_is(self, leader: int | None, term: int) -> None:
@@ -149,6 +151,7 @@ class Proposals:
             for proposal in self._sent.values()
             if proposal.forwarded_to is not None and proposal.forwarded_to != (leader, term)
         ]
+        # guard: a forwarded command is unknown once the leader changed
         self._end(lost, Unknown("the leader changed"))
 
     def link_lost(self, peer: int) -> None:
@@ -364,6 +367,7 @@ class HostedGroup:
         self._unreported = set(self.voters) - {services.broker_id}
         self._hello_due = NEVER
         self.raft = None
+        # guard: a wiped voter does not vote
         if self.voters.get(services.broker_id) != services.directory_id:
             self._hello_soon(now)
             return
@@ -409,6 +413,7 @@ class HostedGroup:
         above: int | None = None,
     ) -> None:
         """Continue without permanently lost voters, from ``base`` or from the local state."""
+        # guard: a recovery does not revert another one
         if above is not None and self.generation > above:
             return  # another recovery was quicker: what it has committed must not be reverted
         ended = max(self.generation, above or 0)
@@ -430,10 +435,12 @@ class HostedGroup:
     def _on_offer(self, peer: int, generation: int, fields: list[Any], now: float) -> bool:
         pairs, base = fields
         voters = dict(pairs)
+        # guard: only newer generations are adopted
         if generation <= self.generation:
             return True
         directory = self._services.links[peer].directory_id
         if directory != (voters.get(peer) or self.voters.get(peer) or directory):
+            # guard: an offer of a voter without its disk is rejected
             return False  # a voter that restarted without its disk
         before = self.machine.snapshot()
         try:
@@ -451,6 +458,7 @@ class HostedGroup:
 
     def _is_voter(self, peer: int) -> bool:
         link = self._services.links.get(peer)
+        # guard: a voter is its directory
         return link is not None and link.is_up and link.directory_id == self.voters.get(peer)
 
     def peer_up(self, peer: int, now: float) -> None:
@@ -478,6 +486,7 @@ class HostedGroup:
         _raft_id, generation, term, kind, *fields = message
         if kind == transport.OFFER:
             return self._on_offer(peer, generation, fields, now)
+        # guard: messages of another generation are dropped
         if generation != self.journal.generation:
             self._answer_other_generation(peer, generation, now)
             return True
@@ -487,6 +496,7 @@ class HostedGroup:
                 self._post(peer, 0, transport.HELLO, True)
             return True
         raft = self.raft
+        # guard: only messages of voters count
         if raft is None or not raft.hears(peer):
             return True
         if kind <= transport.APPEND_ANSWER:
@@ -548,6 +558,7 @@ class HostedGroup:
         return True
 
     def _on_applied(self, proposal: Proposal, generation: int, result: object) -> None:
+        # guard: a command whose index has another entry was not applied
         if result is VOID:
             self.proposals.finish(proposal, NotProposed("its index has another command"))
         elif proposal.entry[0] == transport.SEAL:

@@ -84,6 +84,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
 
         Atomic with all other changes of the same sync. Generations only increase.
         """
+        # guard: generations only increase
         assert generation > self.generation or (self.is_new and generation >= 0)
         self._change(Kind.GENERATION, generation, sorted(voters.items()), bytes(base))
 
@@ -91,6 +92,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
         """Append the next entry."""
         if self._entries:
             _command, last_index, last_term = self._entries[-1]
+            # guard: entries are journaled in order
             assert idx == last_index + 1 and term >= last_term, "an entry out of order"
         self._change(Kind.ADD, idx, term, bytes(command))
 
@@ -112,6 +114,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
         """Record a newer term, or the only vote of a term."""
         if (term, votedForNodeId) == (self._term, self._vote):
             return
+        # guard: a vote is never changed
         assert term > self._term or (term == self._term and self._vote is None), "a changed vote"
         self._change(Kind.TERM, term, votedForNodeId)
 
@@ -167,6 +170,7 @@ class RaftJournal(LibraryJournal):  # type: ignore[misc]  # the library has no t
             assert kind == Kind.GENERATION
             self.generation, voters, self.base = fields
             self.voters = dict(voters)
+            # guard: a generation removes the votes of the previous one
             self._term, self._vote, self._entries = 0, None, []
 
     def mark_dropped(self) -> None:
@@ -237,10 +241,13 @@ class JournalSyncTask:
             self.file.append([block])
         except OSError as error:
             # Partial bytes would look like a torn block, or mix with those of the next attempt.
+            # guard: a rejected journal write is truncated
             self.file.truncate(position)
+            # guard: the truncation of a rejected journal write is synced
             self.file.sync()
             self.was_refused = error.errno in NO_ROOM
             raise
+        # guard: the journal is synced
         self.file.sync()
 
     def _rewrite(self, payload: bytes) -> bool:
@@ -259,6 +266,7 @@ class JournalSyncTask:
             if self._disk.exists(temporary):
                 self._disk.remove(temporary)
             return False
+        # guard: rewritten journal's name is synced
         self._disk.sync_dir(_directory(path))
         file.close()
         self.file = self._disk.open(path)
@@ -312,14 +320,18 @@ class Journal:
         if disk.exists(path + TEMPORARY_SUFFIX):
             disk.remove(path + TEMPORARY_SUFFIX)
         if not disk.exists(path):
+            # guard: a missing journal is detected
             if not create:
                 raise damaged(path, 0, "the file does not exist")
             _create(disk, path)
+        # guard: new journal's name is synced
         disk.sync_dir(_directory(path))  # a crash may have prevented this after the rename
         journal = cls(disk, disk.open(path), rewrite_bytes=rewrite_bytes)
         try:
             journal._load()
+            # guard: boot number grows at every start
             journal._note([int(Kind.BOOT), journal.boot + 1])
+            # guard: boot is durable before the journal opens
             journal.sync()
         except BaseException:
             journal.close()
@@ -347,6 +359,7 @@ class Journal:
     @property
     def is_dirty(self) -> bool:
         """Whether changes are not durable yet, also while a task is in progress."""
+        # guard: memory is ahead during a sync
         return bool(self._pending) or self._task is not None
 
     @property
@@ -438,7 +451,9 @@ class Journal:
         (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). This
         uses no additional disk space.
         """
+        # guard: the last block is written again at a start
         self._file.pwrite(self._file.pread(found.end - found.start, found.start), found.start)
+        # guard: recovered journal blocks are synced
         self._file.sync()
 
     def _replay(self, payload: bytes) -> None:
@@ -498,6 +513,7 @@ class Journal:
         assert task is self._task
         self._task = None
         if task.was_refused:
+            # guard: rejected changes stay pending
             self._pending = task.records + self._pending
             return _no_room(
                 f"write {self.path}",
@@ -505,6 +521,7 @@ class Journal:
                 ". This broker does not vote or acknowledge entries until it can; it retries "
                 "automatically",
             )
+        # guard: failed journal sync is fatal
         self._failure = StorageFailedError(f"syncing {self.path} failed: {error}")
         return self._failure
 
@@ -547,6 +564,7 @@ def write_file(disk: Disk, path: str, payload: bytes, *, sequence: int) -> File:
     try:
         file.truncate(0)
         file.append([encode(payload, sequence=sequence, position=0)])
+        # guard: rewritten journal is synced
         file.sync()
     except OSError:
         file.close()
@@ -659,6 +677,7 @@ def decode_header(data: bytes, position: int) -> Header | None:
     if len(piece) < HEADER_BYTES:
         return None
     header = Header(*_HEADER.unpack(piece)[1:5])
+    # guard: CRC of a journal block's header
     return header if piece == _encode_header(header) else None
 
 
@@ -690,6 +709,7 @@ def _read_block(file: File, size: int, found: Found) -> None:
     if header is None:
         found.torn = _torn_header(file, size, found, piece)
         return
+    # guard: sequence of journal blocks
     if found.payloads and header.sequence != found.sequence + 1:
         trouble = f"found block {header.sequence}, expected block {found.sequence + 1}"
         raise damaged(file.path, start, trouble)
@@ -698,8 +718,11 @@ def _read_block(file: File, size: int, found: Found) -> None:
         found.torn = f"the file ends inside block {header.sequence}"
         return
     body = _pread(file, header.length, body_start)
+    # guard: CRC of a journal block
     if crc32c(body) != header.payload_crc:
+        # guard: only the last journal block is torn
         is_last = body_start + header.length == size
+        # guard: a complete last block with a wrong CRC is corruption
         if is_last and _blank_sectors(body, body_start) > header.blank_sectors:
             found.torn = f"parts of block {header.sequence} were not written"
             return
@@ -715,6 +738,7 @@ def _torn_header(file: File, size: int, found: Found, piece: bytes) -> str:
     start = found.end
     if len(piece) == HEADER_BYTES:
         later = _find_later(file, size, found)
+        # guard: a corrupt header before other blocks is corruption
         if later is not None:
             trouble = f"no block starts here, but block {later.sequence} follows later"
             raise damaged(file.path, start, trouble)
@@ -831,6 +855,7 @@ class RaftLog:
         term instead of per entry (Raft, 5.3).
         """
         mine = self.term_at(index)
+        # guard: an append continues the previous entry
         if mine == term:
             return None
         if mine is None:
@@ -849,9 +874,12 @@ class RaftLog:
         for term, entry in entries:
             index += 1
             mine = self.term_at(index)
+            # guard: entries are truncated where terms differ
+            # guard: entries are truncated only where terms differ
             if mine == term:
                 continue
             if mine is not None:
+                # guard: committed entries are never truncated
                 if index <= commit_index:
                     raise CommittedEntryError(f"index {index} of term {mine} is not of {term}")
                 self._cut(index)
@@ -859,6 +887,7 @@ class RaftLog:
 
     def _cut(self, index: int) -> None:
         self._journal.deleteEntriesFrom(index - FIRST_INDEX)
+        # guard: a truncated seal has no effect
         if self.seal_index is not None and self.seal_index >= index:
             self.seal_index = None
 

@@ -339,10 +339,12 @@ class ConsensusNode:
         self, peer: BrokerId, directory_id: DirectoryId, boot: int, run: str, now: float
     ) -> Work:
         yield from self._peer_down(peer, now)
+        # guard: messages of another broker with the same id do not count
         if peer == self._broker_id:
             logger.error("duplicate broker id: broker=%d directory_id=%s", peer, directory_id)
             return
         seen = self._journal.peers.get(peer)
+        # guard: messages of a restored disk do not count
         if seen is not None and seen.directory_id == directory_id and boot < seen.boot:
             logger.error(
                 "peer ignored: broker=%d boot=%d directory_id=%s seen_boot=%d "
@@ -350,6 +352,7 @@ class ConsensusNode:
                 peer, boot, directory_id, seen.boot,
             )  # fmt: skip
             return
+        # guard: boot numbers of peers are stored
         self._journal.note_peer(peer, directory_id, boot, run)
         self._links.setdefault(peer, Link()).up(directory_id, boot)
         self._beat_due = now
@@ -453,6 +456,7 @@ class ConsensusNode:
         self._is_silence_unchecked = True
         for peer, link in links:
             self._send(peer, link.beat(*self._journaled_here()))
+        # guard: what peers have reported of their journals is durable
         if now >= self._note_heard_due + NOTE_HEARD_SECONDS:  # there was no block to put it into
             self._note_heard(now)
 
@@ -469,6 +473,7 @@ class ConsensusNode:
         """Detect peers that have stopped sending beats."""
         self._is_silence_unchecked = False
         for peer, link in list(self._links.items()):
+            # guard: a peer that sends no beats any longer is silent
             if link.is_up and link.is_silent(now, self._services.timing.election):
                 link.alive_at = -NEVER
                 yield from self._change_all(HostedGroup.peer_silent, peer, now)
@@ -476,6 +481,8 @@ class ConsensusNode:
     # -- work --------------------------------------------------------------------------------------
 
     def _can_work(self) -> bool:
+        # guard: a failed sync ends consensus
+        # guard: inputs wait while the journal is synced
         return self._task is None and self._failure is None and not self._is_stalled
 
     def _work(self, now: float) -> None:
@@ -489,6 +496,7 @@ class ConsensusNode:
             while self._left > 0:
                 if self._pass is None:
                     self._pass = self._work_once(now)
+                # guard: a turn of consensus processes some groups
                 self._left -= sum(1 for _ in islice(self._pass, self._left))
                 if self._left > 0:
                     self._pass = None
@@ -500,10 +508,12 @@ class ConsensusNode:
     def _work_once(self, now: float) -> Work:
         """Process the inputs that have arrived, then step and speak. ``now``: the time when this
         work begins. It may end much later, after more inputs have arrived."""
+        # guard: what is durable counts before inputs journal more
         if self._inputs and not self._journal.is_dirty:
             # Durable entries count before inputs journal more: on a slow disk, inputs wait
             # after every sync. The time is that of the last processed inputs: peers whose
             # messages wait are not unresponsive.
+            # guard: peers with queued messages are not unresponsive
             yield from self._step(self._handled_at)
             self._deliver()
         for _ in range(len(self._inputs)):
@@ -512,6 +522,7 @@ class ConsensusNode:
         if self._is_silence_unchecked:
             yield from self._check_silence(now)
         yield from self._touch_due(now)
+        # guard: an own entry counts only once it is durable
         if not self._journal.is_dirty:
             yield from self._step(now)
         yield from self._speak(now)
@@ -554,6 +565,7 @@ class ConsensusNode:
             except Exception:  # a bug of one caller must not affect the others
                 logger.exception("proposal callback failed")
         self._is_delivering = False
+        # guard: on_state waits for the disk
         if not self._journal.is_dirty:
             news, self._news = self._news, {}
             for raft_id in news:
@@ -566,6 +578,7 @@ class ConsensusNode:
 
         Call it after every other method. If there is nothing to sync, it sends the messages.
         """
+        # guard: one sync serves the groups of many turns
         if self._task is not None or self._failure is not None or self._pass is not None:
             return None
         if self._journal.is_dirty:
@@ -601,12 +614,15 @@ class ConsensusNode:
                 host.proposals.close("this broker's disk failed")
             self._deliver()
         else:
+            # guard: a full disk stops votes
             self._is_stalled = True
         return failure
 
     def flush(self, now: float) -> None:
         """Send the queued messages, unless they depend on unsynced changes."""
         self._now = max(now, self._now)
+        # guard: nothing is sent after a failed sync
+        # guard: nothing is sent while the journal is dirty
         if self._journal.is_dirty or self._failure is not None:
             return
         mail = [

@@ -151,6 +151,7 @@ class Timing:
         self.tick = settings.tick_ms / 1_000
         # Only leaderFallbackTimeout has an effect: a leader's check of its quorum. All groups
         # share the object.
+        # guard: a leader checks that it has a quorum
         self.library_settings = SyncObjConf(
             autoTick=False,
             commandsWaitLeader=False,
@@ -288,6 +289,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def accepts(self) -> bool:
         """Whether appended entries can have an effect: this broker leads, and there is no seal."""
+        # guard: a sealed generation rejects commands
         return self.is_leader and self._log.seal_index is None
 
     def log_end(self) -> tuple[int, int]:
@@ -332,6 +334,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             self._count_beats()
         self.doTick(0.0)
         is_isolated = now >= self._isolated_since + self._timing.suspect
+        # guard: a leader without links steps down
         if is_isolated or self.role != LEADER:
             self._step_down(now)
             return
@@ -361,10 +364,13 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def receive(self, peer: int, term: int, kind: int, fields: list[Any], now: float) -> bool:
         """Process a voter's message. Returns False if it is invalid."""
         set_now(now)
+        # guard: a higher term is adopted
         if term > self._SyncObj__raftCurrentTerm:
+            # guard: the increase of a term is limited
             if term > self._SyncObj__raftCurrentTerm + TERM_JUMP_MAX:
                 return False
             self._SyncObj__setCurrentTerm(term, None)
+            # guard: a higher term ends any role
             self._step_down(now)
         return self._HANDLERS[kind](self, peer, term, fields, now)
 
@@ -450,6 +456,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def leader_in_contact(self, now: float) -> int | None:
         """Return the leader that this broker has heard in time; itself only with a majority."""
+        # guard: a leader without a majority forbids no recovery
         if self.is_leader and not self._ballot.is_quorum(len(self._up) + 1):
             return None
         return self.leader if self._has_live_leader(now) else None
@@ -467,6 +474,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         beats, and its last message is recent. Otherwise it may not be the leader any longer.
         """
         leader, timing = self.leader, self._timing
+        # guard: beats replace heartbeats for a limited time
         return (
             leader is not None
             and leader in self._up
@@ -493,6 +501,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             return
         self._SyncObj__raftElectionDeadline = now + self._ballot.next_wait()
         round_number = self._ballot.ask()
+        # guard: a pre-vote precedes a term
         if self._ballot.is_quorum(1):
             self._campaign(now)
         for peer in self._up:
@@ -500,8 +509,11 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_pre_vote(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         round_number, last_term, last_index = fields
+        # guard: a leader that requests pre-votes leads no longer
         if peer == self.leader:
             self._heard_at = -NEVER  # it is no longer the leader: leaders start no pre-votes
+        # guard: a pre-vote needs a log that is up to date
+        # guard: no pre-vote with a live leader
         granted = (
             term == self.term
             and (last_term, last_index) >= self._log.end
@@ -530,12 +542,16 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
     def _on_vote(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         last_term, last_index = fields
         voted_for = self._SyncObj__votedForNodeId
+        # guard: votes are granted in this term only
+        # guard: votes only for logs that are up to date
+        # guard: one vote in a term
         granted = (
             term == self.term
             and voted_for in (None, peer)
             and (last_term, last_index) >= self._log.end
         )
         if granted and voted_for is None:
+            # guard: the vote is journaled
             self._SyncObj__setCurrentTerm(term, peer)
             self._SyncObj__raftElectionDeadline = now + self._ballot.next_wait()
         self._send(peer, envelope.VOTE_ANSWER, granted)
@@ -543,6 +559,8 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_vote_answer(self, peer: int, term: int, fields: list[Any], _now: float) -> bool:
         (granted,) = fields
+        # guard: a rejected vote does not count
+        # guard: votes of this term only
         if term == self.term and granted and self._ballot.vote(peer):
             self._SyncObj__onBecomeLeader()
         return True
@@ -561,6 +579,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         self._ballot.leader_found()
         last_index = self._log.last_index
         self._followers = {peer: Follower(last_index) for peer in self._peers}
+        # guard: a new leader's first entry is of its term
         super()._SyncObj__onBecomeLeader()
         self._note_links(now())
         self._appended()
@@ -591,12 +610,16 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_append(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         previous, previous_term, commit_index, entries = fields
+        # guard: appends of an old term are rejected
         if term < self.term:
+            # guard: an old leader receives the newer term
             self._send(peer, envelope.APPEND_ANSWER, False, previous, previous)
             return True
+        # guard: one leader in a term
         if self.is_leader:
             logger.critical("second leader in one term: broker=%d term=%d", peer, term)
             return False
+        # guard: invalid appends are rejected
         if not raft_log.is_consistent(previous, previous_term, entries, term):
             return False
         self._follow(peer, now)
@@ -610,6 +633,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             return False
         last = previous + len(entries)
         self._send(peer, envelope.APPEND_ANSWER, True, previous, last)
+        # guard: a follower commits only what it has compared
         if min(commit_index, last) > self._SyncObj__raftCommitIndex:
             self._SyncObj__raftCommitIndex = min(commit_index, last)
             self.wants_step = True
@@ -642,6 +666,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         sends beats. A broker of an earlier release sends none, and depends on heartbeats.
         """
         last, commit_index = self._log.last_index, self._SyncObj__raftCommitIndex
+        # guard: a group is idle only with followers that send beats
         return commit_index == last and all(
             follower.match_index == last
             and follower.commit_sent == commit_index
@@ -691,8 +716,10 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_append_answer(self, peer: int, term: int, fields: list[Any], now: float) -> bool:
         is_appended, previous, index = fields
+        # guard: append responses of another term are discarded
         if term != self.term or not self.is_leader:
             return True
+        # guard: a response cannot be beyond the leader's log
         if max(previous, index if is_appended else 0) > self._log.last_index:
             return False
         node, follower = self._peers[peer], self._followers[peer]
@@ -718,6 +745,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         kind = entry[0]
         if kind == NO_OP:
             return None
+        # guard: commands after a seal have no effect
         if self.seal is not None:
             return VOID
         if kind == SEAL:
@@ -727,6 +755,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
             return VOID
         try:
             return self._apply(entry[1:])
+        # guard: commands do not raise
         except Exception as error:  # a bug of the machine must not stop the group
             logger.exception("command skipped: the state machine raised")
             return CommandFailed(repr(error))
@@ -779,6 +808,7 @@ class Ballot:
         self, broker_id: int, voters: int, timing: Timing, chance: Callable[[], float]
     ) -> None:
         self._broker_id = broker_id
+        # guard: a quorum is more than half
         self._quorum = voters // 2 + 1
         self._timing = timing
         self._chance = chance
@@ -797,8 +827,10 @@ class Ballot:
 
     def would_vote(self, peer: int, round_number: int) -> bool:
         """Count a granted pre-vote. Returns whether a majority has granted it."""
+        # guard: pre-votes of an older round do not count
         if self._would_vote is None or round_number != self._round:
             return False
+        # guard: pre-votes are counted by identity
         self._would_vote.add(peer)
         return len(self._would_vote) >= self._quorum
 
@@ -812,6 +844,7 @@ class Ballot:
         """Count a vote in this election. Returns whether a majority has voted."""
         if self._votes is None:
             return False
+        # guard: votes are counted by identity
         self._votes.add(peer)
         return len(self._votes) >= self._quorum
 
@@ -900,6 +933,7 @@ class Follower:
         """Record that it stores all entries up to ``index``. Returns whether this is progress."""
         self.is_probing = self.is_waiting = False
         self.next_index = max(self.next_index, index + 1)
+        # guard: a response never lowers the match index
         if index <= self.match_index:
             return False
         self.match_index = index
@@ -916,6 +950,7 @@ class Follower:
                 return False
         elif previous <= self.match_index:
             return False
+        # guard: a rejection never goes below the match index
         self.next_index = max(self.match_index + 1, min(guess, previous))
         self.is_probing, self.is_waiting = True, False
         return True

@@ -42,6 +42,7 @@ def _complain(faults: list[str]) -> None:
 
 
 def _faults(library: type, group: type, version: str) -> Iterator[str]:
+    # guard: the library has the expected version
     if version != VERSION:
         yield f"it is version {version}"
         return

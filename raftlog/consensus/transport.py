@@ -83,6 +83,7 @@ class Link:
         self.boot = boot
         self.is_up = True
         self.alive_at = -NEVER
+        # guard: each connection is a new session
         self._number += 1
         self._sequence = 0
         self._empty()
@@ -151,12 +152,16 @@ class Link:
         Lost envelopes cause gaps. Envelopes that are duplicate, out of order or of an earlier
         session are not admitted (hazards 3 and 5).
         """
+        # guard: envelopes while the link is down
+        # guard: envelopes of another boot or directory
         if not self.is_up or (arrived.boot, arrived.directory_id) != (self.boot, self.directory_id):
             return False
         link, sequence = self._arrived
         if arrived.link == link:
+            # guard: repeated and late envelopes
             if not sequence < arrived.sequence <= sequence + SEQUENCE_JUMP_MAX:
                 return False
+        # guard: envelopes of a superseded connection
         elif not link < arrived.link <= link + SEQUENCE_JUMP_MAX:
             return False
         self._arrived = (arrived.link, arrived.sequence)
@@ -283,6 +288,7 @@ def decode(data: bytes) -> Envelope:
     if type(messages) is not list or len(messages) > MESSAGES_PER_ENVELOPE_MAX:
         raise EnvelopeError("invalid messages of an envelope")
     for message in messages:
+        # guard: messages are checked completely
         if not is_message(message):
             raise EnvelopeError(f"invalid message: {message!r:.200}")
     return Envelope(*fields)

@@ -175,6 +175,7 @@ def checked(
                     f"{topic}:{number} is assigned to {name!r}: the member does not subscribe to "
                     "the topic, or the partition does not exist"
                 )
+            # guard: an assignor assigns a partition to one member
             if owner.setdefault(partition, name) != name:
                 raise ValueError(
                     f"{topic}:{number} is assigned to both {owner[partition]!r} and {name!r}"

@@ -265,6 +265,7 @@ class ClassicGroup:
         """
         member = self.check_member(member_id, instance_id)
         self._check_generation(member, generation)
+        # guard: a commit waits for the assignment of its generation
         if self.phase == COMPLETING and not is_transactional:
             raise self._rebalancing()
         member.renew(now)
@@ -272,6 +273,7 @@ class ClassicGroup:
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """Return the member. Raises ``InstanceFencedError`` or ``UnknownMemberError``."""
         holder = None if instance_id is None else self.instances.get(instance_id)
+        # guard: a replaced static member is fenced
         if holder is not None and holder != member_id:
             raise InstanceFencedError(
                 f"member {member_id[:100]} of group {self.id!r} is fenced: member {holder} has its "
@@ -370,6 +372,7 @@ class ClassicGroup:
 
     def restore(self, value: ClassicValue) -> None:
         """Apply the group's record of the log."""
+        # guard: a generation is that of an earlier coordinator, or newer
         self.generation, self.phase = value.generation, value.phase
         self.protocol_type, self.protocol = value.protocol_type, value.protocol
         self.leader = value.leader
@@ -572,6 +575,7 @@ class ClassicGroup:
             return
         if self.leader not in joined:
             self.leader = joined[0]
+        # guard: a generation is given once
         self.generation += 1
         self.protocol = self._elected_protocol()
         self.phase, self.phase_ends = COMPLETING, now + self._rebalance_seconds
@@ -629,6 +633,7 @@ class ClassicGroup:
         )
 
     def _check_generation(self, member: ClassicMember, generation: int) -> None:
+        # guard: a request of another generation is rejected
         if generation != self.generation:
             raise FencedMemberError(
                 f"member {member.id} of group {self.id!r} is in generation {generation}, but the "
@@ -709,11 +714,13 @@ def _new_member(join: Join) -> ClassicMember:
 def _check_bytes(group_id: str, values: Iterable[bytes], *, in_use: int = 0) -> None:
     """Raises ``InvalidRequestError`` if a value, or all with ``in_use``, are too large."""
     sizes = [len(value) for value in values]
+    # guard: subscriptions and assignments are bounded
     if max(sizes, default=0) > limits.CLASSIC_METADATA_BYTES_MAX:
         raise InvalidRequestError(
             f"group {group_id!r}: a subscription or assignment of {max(sizes)} bytes. The maximum "
             f"is {limits.CLASSIC_METADATA_BYTES_MAX}"
         )
+    # guard: all subscriptions of a group are bounded
     if in_use + sum(sizes) > limits.CLASSIC_GROUP_BYTES_MAX:
         raise InvalidRequestError(
             f"group {group_id!r}: subscriptions or assignments of {in_use + sum(sizes)} bytes in "

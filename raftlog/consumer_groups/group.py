@@ -210,6 +210,7 @@ class Group:
 
     def check_not_classic(self) -> None:
         """Raises ``InconsistentGroupProtocolError`` if the group has classic members."""
+        # guard: a group has members of one protocol
         if self.classic is not None and self.classic.members:
             raise InconsistentGroupProtocolError(
                 f"group {self.id!r} has members with group.protocol=classic, and the new one has "
@@ -308,11 +309,13 @@ class Group:
             self._forget_former(new.id)
         self.instances[old.instance_id] = new.id
         new.assigned, new.target = old.assigned, old.target
+        # guard: a takeover has a new epoch
         self.epoch += 1
         self._group_changed = True
         self._own(new.assigned, new.id)
         self.heir.update(dict.fromkeys(new.target, new.id))
         new.epoch = new.known_epoch = self.epoch
+        # guard: a member that lost its instance stays fenced
         lost = None if old.is_away else old.instance_id
         reason = f"a newer member, {new.id}, has its group.instance.id {new.instance_id!r}"
         self.remember(old, reason, instance_id=lost, now=now)
@@ -367,6 +370,7 @@ class Group:
         """
         member.is_away = False
         lost = member.assigned - owned
+        # guard: a member that joins again gets a new epoch
         if lost:
             self.epoch += 1
             self._group_changed = True
@@ -412,6 +416,7 @@ class Group:
             member = self.members[name]
             if member.revoking:
                 continue
+            # guard: a partition is reassigned once it is released
             gained = [p for p in member.target - member.assigned if p not in self.owner]
             if gained:
                 member.assigned |= frozenset(gained)
@@ -451,6 +456,7 @@ class Group:
 
     def has_owned(self, member_id: str, part: Part, *, since: int) -> bool:
         """Return whether the member owns the partition, and did so at epoch ``since``."""
+        # guard: an older epoch commits only what the member has had since then
         return self.owner.get(part) == member_id and self.owned_since[part] <= since
 
     def put_offset(self, where: TopicPartition, value: OffsetValue) -> None:
@@ -486,6 +492,7 @@ class Group:
             self.forget_pending([(producer_id, where)])
             if is_commit:
                 self._commit_offset(where, value.offset)
+                # guard: the last written offset of a partition counts
                 self.forget_pending(self.pending.of(where, before=value.order))
 
     def _commit_offset(self, where: TopicPartition, value: OffsetValue) -> None:
@@ -526,6 +533,7 @@ class Group:
     def tombstones(self) -> list[GroupRecord]:
         """Return a tombstone for every key of the group in the log."""
         former = [name for name, one in self.former.items() if one.instance_id is not None]
+        # guard: each key of a deleted group has its tombstone
         keys: list[Key] = [
             *([] if self.classic is None else self.classic.written_keys()),
             *(MemberKey(self.id, name) for name in self.members),
@@ -585,6 +593,7 @@ class Group:
         if member.is_away:
             self._free(extra)
         else:
+            # guard: the time for a revocation is limited
             until = now + member.rebalance_timeout_ms / 1_000
             member.revoking.update(dict.fromkeys(extra, until))
         self.touch(member)
@@ -676,6 +685,7 @@ class Member:
 
     def renew(self, now: float) -> None:
         """Restart the session of the member."""
+        # guard: a session ends
         self.session_ends = now + self.session_timeout_ms / 1_000
 
     def steady_answer(self, topics: Topics) -> StateChange[HeartbeatResult]:
@@ -770,6 +780,7 @@ def take(group: Group, heartbeat: Heartbeat, *, now: float, now_ms: int) -> Hear
     member = group.members.get(heartbeat.member_id)
     if member is None:
         return _join(group, heartbeat, now=now)
+    # guard: an old heartbeat has no effect
     if heartbeat.sequence <= member.sequence:
         return present(group, member)
     if heartbeat.instance_id != member.instance_id:
@@ -850,6 +861,7 @@ def _join(group: Group, heartbeat: Heartbeat, *, now: float) -> HeartbeatResult:
     former = group.former.get(heartbeat.member_id)
     if former is not None and former.until <= now:
         former = None
+    # guard: a late join restores no member
     late = former is not None and (
         former.instance_id is not None or heartbeat.sequence <= former.sequence
     )
@@ -903,9 +915,11 @@ def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
             f"member {member.id} of group {group.id!r} sent epoch {epoch}, but {why}. It must join "
             "again"
         )
+    # guard: a release counts at the member's current epoch
     if epoch < member.epoch:
         had = member.assigned.union(member.revoking)
         claimed = [part for part in owned - had if group.world.topics.has(part)]
+        # guard: no member claims partitions of others at an old epoch
         if claimed:
             raise FencedMemberError(
                 f"member {member.id} of group {group.id!r}, at epoch {epoch} of {member.epoch}, "
@@ -914,6 +928,7 @@ def _stay(group: Group, member: Member, heartbeat: Heartbeat) -> None:
             )
     else:
         group.release(member, owned)
+    # guard: a heartbeat that is answered with an assignment is written
     if not member.assigned <= owned:
         group.write(member)  # with its sequence, because the response has new partitions
     member.known_epoch = epoch
@@ -1085,6 +1100,7 @@ def check_committer(
                 f"commit with member epoch {member_epoch} and no member ID. Members must send "
                 f"both, other clients neither (epoch {NO_MEMBER_EPOCH})"
             )
+        # guard: no outside commit for a group with members
         if group is not None and group.member_count:
             raise GroupNotEmptyError(
                 f"group {group_id!r} has {counted(group.member_count, 'member')}, and only members "
@@ -1105,11 +1121,13 @@ def check_committer(
         raise InvalidRequestError(
             f"commit of member {member_id} with member epoch {member_epoch}: the minimum is 0"
         )
+    # guard: an older epoch commits nothing
     if member_epoch < member.epoch and not _has_owned(group, member, offsets, since=member_epoch):
         raise StaleMemberEpochError(
             f"member {member_id} of group {group_id!r} is at epoch {member.epoch}, and the "
             f"commit has epoch {member_epoch}. Commit again after the next heartbeat response"
         )
+    # guard: an unknown epoch commits nothing
     if member_epoch > member.epoch:
         raise FencedMemberError(
             f"member {member_id} of group {group_id!r} committed with epoch {member_epoch}, but "
@@ -1149,6 +1167,7 @@ def commit(
     """
     owner = member_id if by_owner else None
     committer = member_id if sequence else ""
+    # guard: clients that are not members have no order among them
     order = sequence if committer else 0
     return [
         _commit_one(group, owner, one, topic_ids, committer, order, now_ms=now_ms)
@@ -1168,6 +1187,7 @@ def _commit_one(
 ) -> RaftlogError | None:
     error = _refusal(group, member_id, offset, topic_ids)
     where = TopicPartition(offset.topic, offset.partition)
+    # guard: a commit that arrives late replaces no newer one of the member
     if error is None and not (sequence and _is_late(group, where, committer, sequence)):
         group.put_offset(where, _value(group, offset, committer, sequence, now_ms=now_ms))
     return error
@@ -1233,6 +1253,7 @@ def _refusal(
     if info is None:
         return UnknownTopicError(f"topic {offset.topic[:300]!r} does not exist")
     meant = topic_ids.get(offset.topic, info.id)
+    # guard: a commit is for one topic id
     if meant != info.id:
         return UnknownTopicError(
             f"topic {offset.topic!r} was deleted and created again: the commit is for topic ID "
@@ -1244,6 +1265,7 @@ def _refusal(
             f"{info.partition_count - 1}"
         )
     owner = group.owner.get((info.id, offset.partition))
+    # guard: only the owner of a partition commits for it
     if member_id is not None and owner is not None and owner != member_id:
         return PartitionNotOwnedError(
             f"{where} is assigned to member {owner} of group {group.id!r}, not to {member_id}. "
@@ -1258,6 +1280,7 @@ def _refusal(
         known = group.offsets.value(where)
         is_known = known is not None and known.topic_id == info.id
         found = max(known.offset, -1) if known is not None and is_known else -1
+        # guard: a commit replaces only the offset that it expects
         if found not in (offset.expected, offset.offset):  # the latter: it is sent again
             return OffsetMovedError(
                 f"the committed offset of {where} in group {group.id!r} is {_shown(found)}, not "
@@ -1342,6 +1365,7 @@ class OffsetTable:
         """Return the committed offset, or offset -1 if there is none for the current topic ID."""
         value = self._topics.get(where.topic, {}).get(where.partition)
         info = topics.by_name.get(where.topic)
+        # guard: an offset is found for its topic id only
         if value is None or info is None or value.topic_id != info.id:
             return Committed(where.topic, where.partition)
         return Committed(

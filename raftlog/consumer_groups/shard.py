@@ -217,6 +217,7 @@ class GroupShard:
         """
         assert not self._is_started
         self._world.topics = Topics(dict(topics), version)
+        # guard: a coordinator with older metadata than the log does not decide
         if version < self._topics_version_min:
             return StateChange(None)
         self._is_started = True
@@ -273,6 +274,7 @@ class GroupShard:
         group = self._groups.get(heartbeat.group)
         if group is not None:
             member = group.members.get(heartbeat.member_id)
+            # guard: an old heartbeat extends no session
             if (
                 member is not None
                 and heartbeat.sequence > member.sequence
@@ -661,6 +663,7 @@ class GroupShard:
         producer_id = marker.producer_id
         last, known = self._ended.pop(producer_id, None), self._open.get(producer_id)
         newest = max(each.coordinator_epoch for each in (last, known, marker) if each is not None)
+        # guard: a replaced coordinator ends no offsets
         if marker.coordinator_epoch < newest:
             if last is not None:
                 self._ended[producer_id] = last
@@ -681,6 +684,7 @@ class GroupShard:
             oldest = next(iter(self._ended))
             self._markers_forgotten = self._ended.pop(oldest).number
         # A bumped epoch is above that of the transaction, and may be that of the next one.
+        # guard: a bumped marker ends offsets of an older epoch only
         last_epoch = marker.producer_epoch - marker.is_bumped
         if known is None or known.producer_epoch > last_epoch:
             return StateChange(None)
@@ -727,6 +731,7 @@ class GroupShard:
             )
 
     def _check_guard(self, guard: PendingGuard) -> None:
+        # guard: a reload voids the confirmation of a commit of offsets
         if guard.groups is not self:
             raise CoordinatorLoadingError(
                 "the groups of this coordinator were loaded again during the request. Try again"
@@ -737,6 +742,8 @@ class GroupShard:
         is_before = (
             ended is not None and ended.is_bumped and ended.producer_epoch == guard.producer_epoch
         )
+        # guard: a marker voids the confirmation of a commit of offsets
+        # guard: a guard of pending offsets outlives the marker before it
         if last > guard.markers_seen and not is_before:
             raise TransactionAbortedError(
                 f"the transaction of producer id {guard.producer_id} ended before its offsets were "
@@ -948,6 +955,8 @@ class GroupShard:
     def _tidy(self, group: Group, *, now: float, expiry_ms: int | None) -> Sequence[GroupRecord]:
         """Remove expired former members and offsets, and the group itself if it is unused."""
         group.forget_former(now=now)
+        # guard: no offset expires while the time is unknown
+        # guard: a group with pending offsets does not expire
         if group.empty_since_ms is None or expiry_ms is None or group.pending.count:
             return ()
         retention_ms = self._world.settings.offsets_retention_ms
@@ -1116,6 +1125,7 @@ def complete(group: Group, *, now: float, now_ms: int) -> None:
         }
         # The epochs of the assignments are not stored: no partition was assigned later.
         parts = *member.assigned, *member.revoking
+        # guard: a new coordinator does not know since when a member has a partition
         group.owned_since.update(dict.fromkeys(parts, member.epoch))
         member.renew(now)
         group.heir.update(dict.fromkeys(member.target, name))
@@ -1231,6 +1241,7 @@ def _check_join(group: Group | None, delta: HeartbeatDelta) -> None:
 
 def _sequence(group: Group | None, member: Member | None, delta: HeartbeatDelta) -> int:
     if member is not None:
+        # guard: a delayed KIP-848 heartbeat has no effect
         if delta.connection < member.connection:
             return member.sequence
         member.connection = delta.connection
@@ -1267,6 +1278,7 @@ def _owned(member: Member | None, delta: HeartbeatDelta, topics: Topics) -> tupl
         return topics.shares(found)
     if member is None:
         return ()
+    # guard: omitted partitions are not released
     if not member.revoking:
         return member.steady_answer(topics).result.assignment
     return topics.shares(member.assigned.union(member.revoking))

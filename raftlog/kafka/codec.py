@@ -75,6 +75,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        # guard: varints of Kafka requests are short
         if shift > 28:
             raise BadMessageError("a varint of more than five bytes")
 
@@ -161,6 +162,7 @@ def _counted(steps: Generator[int, None, T]) -> Pieces[T]:
         except StopIteration as end:
             made: T = end.value
             return made
+        # guard: the elements of a Kafka request have limited memory
         if size > limits.KAFKA_DECODED_BYTES_MAX:
             raise BadMessageError(
                 f"its elements need more memory than KAFKA_DECODED_BYTES_MAX "
@@ -750,6 +752,7 @@ class FrameReader:
 
     def _length(self, view: memoryview, at: int) -> int:
         length = int.from_bytes(view[at : at + LENGTH_BYTES], "big")
+        # guard: a Kafka request has a limited length
         if not self._bytes_min <= length <= self._bytes_max:
             raise BadMessageError(
                 f"a request of {length} bytes; {self._bytes_min} to {self._bytes_max} are "
@@ -758,6 +761,7 @@ class FrameReader:
         key = view[at + LENGTH_BYTES : at + CHOICE_BYTES]
         if self._bytes_min and len(key) == 2 and length > limits.KAFKA_REQUEST_BYTES_MAX:
             number = int.from_bytes(key, "big")
+            # guard: a Kafka request without records has a lower limit
             if number != apis.PRODUCE.key:
                 raise BadMessageError(
                     f"a request of {length} bytes with API key {number}; at most "

@@ -210,6 +210,7 @@ class KafkaConnectionState:
         waiting, index = self._waiting, request.number - self._first
         assert index >= 0, "response sent twice"
         assert waiting[index] is None, "response sent twice"
+        # guard: responses to a Kafka client leave in order
         if index:
             waiting[index] = buffers
             self._ready_bytes += sum(map(len, buffers))

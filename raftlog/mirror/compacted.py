@@ -59,7 +59,9 @@ def is_whole(known: Known, source: PartitionDescription) -> bool:
 
     ``source``: described after that. The copy has read from ``known.end`` on since.
     """
+    # guard: another leader has removed other tombstones
     is_same = source.leader_epoch == known.epoch
+    # guard: a copy has all tombstones of what it has read
     return not must_restart(
         log_end=known.end,
         copied_below=known.copied_below if is_same else 0,

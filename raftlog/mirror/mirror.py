@@ -97,8 +97,10 @@ def commits_due(
         if tp not in copied:
             continue
         copy, end = copied[tp]
+        # guard: a copied offset of a group is not beyond the copied records
         offset = min(committed.offset, end)
         known = target[copy].offset if copy in target else -1
+        # guard: a copied offset of a group never moves back
         if offset > known or (offset < known and policy is not Policy.ADVANCE):
             found[copy] = OffsetAndMetadata(offset, committed.metadata)
     return found
@@ -328,11 +330,13 @@ def sequence_of(place: Place) -> Sequence:
 
 def refusal(place: Place) -> str:
     """Return why the copy must not be continued, from the known state; "" if there is no reason."""
+    # guard: a copy with records of another producer is not continued
     if place.is_known and place.written.last_offset + 1 < place.end:
         return (
             f"another producer has written the offsets {place.written.last_offset + 1} to "
             f"{place.end - 1} of the copy. Stop it and delete the topic, or mirror with --prefix"
         )
+    # guard: a copy that is longer than its source is not continued
     if place.position > place.source_end:
         return (
             f"the copy ends at offset {place.position}, beyond the end {place.source_end} of its "
@@ -358,6 +362,7 @@ def difference(place: Place, source: Checked, copy: Checked) -> str:
     ours, theirs = _by_offset(source), _by_offset(copy)
     common = sorted(ours.keys() & theirs.keys())
     for offset in common:
+        # guard: the last records of a copy and its source are compared
         if _content(ours[offset], times=times) != _content(theirs[offset], times=times):
             return (
                 f"the record at offset {offset} differs from the source: the source topic was "
@@ -609,6 +614,7 @@ class Session:
         for tp, place in left.items():
             hole = tp in starts
             self._copies[tp] = _begin(plan.copies[tp], place, parts[tp], starts_with_hole=hole)
+        # guard: a mirror looks for removed tombstones when it begins
         if self._delete_stale(descriptions):
             return False
         self._open_sequences()
@@ -756,6 +762,7 @@ class Session:
         """Delete leading holes and copy group offsets, when all copies are caught up. Returns False
         if copies lack tombstones of the source, and are copied again: another session is needed.
         """
+        # guard: a mirror looks for removed tombstones before it ends
         if self._delete_stale(self._described()):
             return False
         self._raise_starts()
@@ -849,6 +856,7 @@ class Session:
 
     def _append(self, copy: _Copy, body: BatchBody) -> None:
         span = body.last_offset_delta + 1
+        # guard: an epoch of a mirror ends before its sequence wraps
         if copy.count + span > SPAN_MAX:
             # The next epoch fences this one, so all of its batches must be committed first.
             self._wait_for(copy, 0)
@@ -915,6 +923,7 @@ class Session:
                 elif due:
                     # A consumer of the target may have committed since: its offset stays.
                     known = {tp: committed.offset for tp, committed in ours.items()}
+                    # guard: a mirror commits what it has read
                     self._target.commit_offsets(name, due, expected=known)
             except (GroupNotEmptyError, OffsetMovedError, UnknownGroupError) as error:
                 refused[name] = str(error)

@@ -913,6 +913,7 @@ class FrameReader:
         return self._earned_bytes if self._may_trust() else 0
 
     def _begin_large(self, start: memoryview, total: int, room: int) -> None:
+        # guard: memory grows with the received bytes
         large = bytearray(min(total, room))
         memoryview(large)[: len(start)] = start
         self._large, self._large_total, self._filled = large, total, len(start)

@@ -497,6 +497,7 @@ class LeaderSession:
         session would have more than ``PARTITIONS_PER_BROKER_MAX`` partitions. The session is then
         unchanged.
         """
+        # guard: a leader's session begins with all positions
         if not (request.full or self._has_begun):
             raise InvalidRequestError(
                 "the first replica_fetch of a connection must contain all partitions (full)"

@@ -514,6 +514,7 @@ PEER_PROTOCOL_VERSION: Final = 6
 PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 
 _ROLE_DIALLING: Final = b"raftlog peer, dialling"
+# guard: a proof is of one role
 _ROLE_ANSWERING: Final = b"raftlog peer, answering"
 
 
@@ -548,6 +549,7 @@ class Dialling:
         self._checked = True
         me, peer = self._hello.identity, response.identity
         wanted = self._proof(_ROLE_ANSWERING, response)
+        # guard: the accepting side proves the secret
         if not hmac.compare_digest(wanted, response.proof):
             raise _no_proof(peer)
         _check_other(me, peer)
@@ -596,10 +598,12 @@ class Answering:
         Raises ``AccessDeniedError`` (another secret, no ``hello`` before, or a second call) or
         ``UnsupportedVersionError``.
         """
+        # guard: one proof per connection
         hello, self._hello = self._hello, None
         if hello is None:
             raise AccessDeniedError("peer_prove without peer_hello. Send peer_hello first")
         wanted = self._proof(_ROLE_DIALLING, hello)
+        # guard: the connecting side proves the secret
         if not hmac.compare_digest(wanted, prove.proof):
             raise _no_proof(hello.identity)
         check_version(hello.identity)
@@ -621,6 +625,8 @@ def check_boot(
     boot number and another run. Each boot number is used once, so one of the two is a copy.
     """
     is_other_run = bool(peer.run and seen_run) and peer.run != seen_run
+    # guard: an old copy of a peer's directory that is one start behind
+    # guard: an old copy of a peer's directory
     is_stale = peer.boot < seen_boot or (peer.boot == seen_boot and is_other_run)
     if peer.directory_id == seen_directory_id and is_stale:
         raise StaleBrokerError(
@@ -641,6 +647,7 @@ def check_journal(
 
     Raises ``StaleBrokerError`` if blocks are missing.
     """
+    # guard: a peer's journal that has lost its end
     is_short = peer.boot > heard_boot and peer.journal_sequence < heard_sequence
     if peer.directory_id == heard_directory_id and is_short:
         raise StaleBrokerError(
@@ -660,7 +667,9 @@ def _peer_proof(
 ) -> bytes:
     """Return the HMAC of all fields. ``answering`` and ``nonce`` are of the answering side."""
     mac = hmac.new(secret, digestmod=hashlib.sha256)
+    # guard: a proof is of fresh nonces
     for field in (role, *_fields(hello.identity), hello.nonce, *_fields(answering), nonce):
+        # guard: fields of a proof have their lengths
         mac.update(len(field).to_bytes(4, "little"))
         mac.update(field)
     return mac.digest()
@@ -693,11 +702,13 @@ def _no_proof(peer: PeerIdentity) -> AccessDeniedError:
 
 def _check_other(me: PeerIdentity, peer: PeerIdentity) -> None:
     """Check that the peer is not this broker and has another broker ID."""
+    # guard: the data directory of this broker, elsewhere
     if peer.directory_id == me.directory_id:
         raise AccessDeniedError(
             f"broker {me.broker_id} is connected to its own data directory ({me.directory_id}): "
             "the peer is the broker itself, or uses a copy. Check the addresses of its peers"
         )
+    # guard: another broker with the same id
     if peer.broker_id == me.broker_id:
         raise BrokerIdInUseError(
             f"two brokers have the ID {me.broker_id}: data directory {me.directory_id} at "
@@ -715,6 +726,7 @@ def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
 
     Raises ``WrongClusterError``, with both values, if they differ.
     """
+    # guard: brokers of another cluster
     if me.cluster_id and peer.cluster_id and me.cluster_id != peer.cluster_id:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} belongs to cluster "
@@ -722,6 +734,7 @@ def check_cluster(me: PeerIdentity, peer: PeerIdentity) -> None:
             "addresses of its peers"
         )
     is_creation = not (me.cluster_id or peer.cluster_id) and me.voters and peer.voters
+    # guard: brokers with other voters do not work together
     if is_creation and me.voters != peer.voters:
         raise WrongClusterError(
             f"broker {peer.broker_id} at {peer.host}:{peer.port} has the voters "

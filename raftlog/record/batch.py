@@ -229,6 +229,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
             f"at byte {position}: magic {header.magic} and layout {header.layout}, where this "
             f"release reads batches of magic {MAGIC} and layout {COLUMNS} or {KAFKA_ROWS}"
         )
+    # guard: leader section CRC
     if crc32c(data[position : position + _LEADER.size]) != header.leader_crc:
         raise CorruptBatchError(
             f"at byte {position}: the first {_LEADER.size} bytes and their CRC disagree"
@@ -338,6 +339,7 @@ def check(data: Buffer) -> BatchHeader:
     ``CorruptBatchError``.
     """
     header = check_length(data)
+    # guard: batch CRC, one batch
     if crc32c(memoryview(data)[_SEALED_POSITION:]) != header.crc32c:
         raise CorruptBatchError(
             f"base offset {header.base_offset}: the bytes and their CRC disagree"
@@ -365,6 +367,7 @@ def split_checked(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     """
     position = 0
     for header, batch in _split(data):
+        # guard: batch CRC of replicated batches
         if crc32c(batch[_SEALED_POSITION:]) != header.crc32c:
             raise CorruptBatchError(
                 f"at byte {position}, base offset {header.base_offset}: the bytes and their CRC "
@@ -474,6 +477,7 @@ def stamp(
     """
     assert 0 <= base_offset <= _OFFSET_MAX - header.last_offset_delta
     assert leader_epoch >= 0 and 0 <= append_timestamp_ms <= limits.TIMESTAMP_MS_MAX
+    # guard: records without timestamps get the time of the append
     flags = LOG_APPEND_TIME if log_append_time or not header.has_timestamps else 0
     link = _LINK.pack(
         MAGIC,
@@ -535,6 +539,7 @@ def verify_chain(header: BatchHeader, *, previous_chain: int) -> bool:
         header.leader_epoch,
         header.crc32c,
     )
+    # guard: hash-chain value
     return header.chain == chain_link(previous_chain, link)
 
 

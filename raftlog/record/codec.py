@@ -100,6 +100,7 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
     record has no key.
     """
     header, rows = open_batch(data, check_crc=True)
+    # guard: a key may be missing in a few records
     lacks_keys = rows.key_lengths is None or rows.key_nulls is not None
     if keys_required and header.record_count and lacks_keys:
         row = 0 if rows.key_nulls is None else columns.u32(rows.key_nulls[:U32_BYTES])[0]

@@ -260,6 +260,7 @@ class Rewriter:
         return done
 
     def _has_room(self, run: _Run, header: BatchHeader, part: _Part | None) -> bool:
+        # guard: a compacted batch has one epoch
         if (
             header.leader_epoch != run.last.leader_epoch
             or header.next_offset - 1 - run.base_offset > limits.OFFSET_DELTA_MAX
@@ -405,6 +406,7 @@ def tail_of(data: Buffer, from_offset: int) -> bytes:
     original = open_original(data)
     header = original.header
     assert header.base_offset <= from_offset < header.next_offset
+    # guard: a part of a batch has only new offsets
     kept = original.offsets >= from_offset
     count = int(np.count_nonzero(kept))
     run = _Run(from_offset, header)

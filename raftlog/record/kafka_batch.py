@@ -166,6 +166,7 @@ def check_batch(
         facts = kafka_rows.check(rows, count)
     except CorruptBatchError as error:
         raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_RECORD) from error
+    # guard: Kafka batch: keys
     if keys_required and facts.keyless:
         raise KafkaBatchError(
             f"record {facts.keyless[0]} has no key, and the topic is compacted",
@@ -176,12 +177,14 @@ def check_batch(
     base = sealed.base_timestamp
     min_ms, max_ms = base + facts.min_delta, base + facts.max_delta
     has_times = not min_ms == max_ms == NO_TIMESTAMP
+    # guard: Kafka batch: timestamps
     if has_times and not 0 <= min_ms <= max_ms <= limits.TIMESTAMP_MS_MAX:
         _refuse(
             KafkaBatchFault.INVALID_TIMESTAMP,
             f"timestamps from {min_ms} to {max_ms} ms are not all within 0 and "
             f"{limits.TIMESTAMP_MS_MAX}, nor all absent (-1)",
         )
+    # guard: Kafka batch: the highest timestamp
     right = sealed._replace(attributes=sealed.attributes & _KNOWN_ATTRIBUTES, max_timestamp=max_ms)
     if sealed.producer_id < 0:
         right = right._replace(
@@ -209,18 +212,21 @@ def _check_whole(data: Buffer) -> None:
     """Check that these bytes are exactly one batch, with a correct CRC."""
     if len(data) < KAFKA_HEADER_BYTES:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"{len(data)} bytes are not a record batch")
+    # guard: Kafka batch: size
     if len(data) > limits.BATCH_BYTES_MAX - KAFKA_EXTRA_BYTES:
         _refuse(
             KafkaBatchFault.MESSAGE_TOO_LARGE,
             f"record batch of {len(data)} bytes; the limit is {limits.BATCH_BYTES_MAX}",
         )
     offset, length, _epoch, magic, crc = _FRONT.unpack_from(data)
+    # guard: Kafka batch: format
     if magic != _MAGIC:
         _refuse(
             KafkaBatchFault.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"record batch of magic {magic}; only {_MAGIC} is accepted",
         )
     rest = len(data) - _LENGTH_END
+    # guard: Kafka batch: one batch
     if length < rest and length >= KAFKA_HEADER_BYTES - _LENGTH_END:
         _refuse(
             KafkaBatchFault.INVALID_RECORD,
@@ -228,6 +234,7 @@ def _check_whole(data: Buffer) -> None:
         )
     if length != rest:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, f"record batch of length {length} in {rest} bytes")
+    # guard: Kafka batch: CRC
     if crc32c(memoryview(data)[_SEALED_POSITION:]) != crc:
         _refuse(KafkaBatchFault.CORRUPT_MESSAGE, "the record batch and its CRC-32C disagree")
     if offset:
@@ -249,20 +256,24 @@ def _check_fields(sealed: _Sealed, *, is_stamped: bool) -> None:
             KafkaBatchFault.INVALID_TIMESTAMP,
             "Producer should not set timestamp type to LogAppendTime: the leader does",
         )
+    # guard: Kafka batch: control batches
     if sealed.attributes & CONTROL:
         _refuse(KafkaBatchFault.INVALID_RECORD, "a producer does not send control batches")
     count = sealed.record_count
+    # guard: Kafka batch: number of records
     if not 1 <= count <= limits.RECORDS_PER_BATCH_MAX:
         _refuse(
             KafkaBatchFault.INVALID_RECORD,
             f"{count} records; a batch has 1 to {limits.RECORDS_PER_BATCH_MAX}",
         )
+    # guard: Kafka batch: offsets are dense
     if sealed.last_offset_delta != count - 1:
         _refuse(
             KafkaBatchFault.INVALID_RECORD,
             f"last offset delta {sealed.last_offset_delta} of {count} records",
         )
     producer = sealed.producer_id, sealed.producer_epoch, sealed.base_sequence
+    # guard: Kafka batch: producer fields
     if min(producer) < 0 <= sealed.producer_id:
         _refuse(
             KafkaBatchFault.INVALID_RECORD,
@@ -279,6 +290,7 @@ def _check_columns_size(rows_bytes: int, count: int, header_count: int) -> None:
         + _COLUMNS_EXTRA_RECORD_BYTES * count
         + _COLUMNS_EXTRA_HEADER_BYTES * header_count
     )
+    # guard: Kafka batch: room for columns
     if columns_bytes > limits.BATCH_BYTES_MAX:
         _refuse(
             KafkaBatchFault.MESSAGE_TOO_LARGE,
@@ -418,6 +430,7 @@ def _rows_as_stored(batch: Buffer, header: BatchHeader) -> list[Buffer]:
     sealed = _sealed_of(header, attributes, base_timestamp)
     if header.log_append_time:
         # A CRC that is computed over corrupt bytes would hide the corruption from the client.
+        # guard: Kafka batch: CRC before LogAppendTime
         if crc32c(section, crc32c(_SEALED.pack(*sealed))) != crc:
             raise CorruptBatchError(
                 f"base offset {header.base_offset}: the records and Kafka's CRC disagree"

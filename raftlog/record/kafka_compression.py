@@ -63,10 +63,13 @@ def _unpack_lz4(data: Buffer, size_max: int) -> bytes:
 
 
 def _check_end(size: int, size_max: int, *, is_complete: bool, has_more: bool) -> None:
+    # guard: Kafka codecs: size of gzip and lz4
     if size > size_max:
         raise CorruptBatchError(f"the records have over {size_max} bytes uncompressed")
+    # guard: Kafka codecs: a cut stream
     if not is_complete:
         raise CorruptBatchError("the compressed records are cut short")
+    # guard: Kafka codecs: nothing follows a stream
     if has_more:
         raise CorruptBatchError("bytes follow the compressed records")
 
@@ -78,6 +81,7 @@ def _unpack_zstd(data: Buffer, size_max: int) -> bytes:
         size = frame.content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
             size = size_max = min(size_max, _zstd_size_max(data, frame.has_checksum))
+        # guard: Kafka codecs: size of zstd
         if size > size_max:
             raise CorruptBatchError(
                 f"the records' zstd frame has {size} bytes uncompressed, over {size_max}"
@@ -103,6 +107,7 @@ def _zstd_size_max(data: Buffer, has_checksum: bool) -> int:
         if is_last or position >= len(view):
             break
     end = position + (_ZSTD_CHECKSUM_BYTES if has_checksum else 0)
+    # guard: Kafka codecs: nothing follows a zstd frame without a size
     if not is_last or end != len(view):
         raise CorruptBatchError("the records' zstd frame does not end where the batch does")
     return size_max
@@ -119,6 +124,7 @@ def _unpack_snappy(data: Buffer, size_max: int) -> bytes:
         ) from error
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        # guard: Kafka codecs: size of snappy
         if sum(sizes) > size_max:
             raise CorruptBatchError(
                 f"the records have {sum(sizes)} bytes uncompressed by snappy, over {size_max}"

@@ -103,6 +103,7 @@ def _parts(section: Buffer, count: int) -> Iterator[tuple[bytes, _Part]]:
             read = _part_in_python if count < NUMPY_FROM else _part_in_numpy
             part, position = read(body, size, position, row, number)
             headers += len(part.name_at)
+            # guard: Kafka records: headers are limited
             if headers > limits.HEADERS_PER_BATCH_MAX:
                 raise RecordsError(f"over {limits.HEADERS_PER_BATCH_MAX} record headers")
             _check_names(body, part)
@@ -110,6 +111,7 @@ def _parts(section: Buffer, count: int) -> Iterator[tuple[bytes, _Part]]:
             yield body, part
     except IndexError:
         raise RecordsError(f"the records end before record {count - 1} does") from None
+    # guard: Kafka records: the last record ends the section
     if position != size:
         raise RecordsError(f"{size - position} bytes follow the last record")
 
@@ -123,6 +125,7 @@ def _check_names(body: bytes, part: _Part) -> None:
     except UnicodeDecodeError as error:
         raise RecordsError(f"header names are not UTF-8: {error.reason}") from error
     is_ascii = len(names) == len(blob)
+    # guard: Kafka records: names are UTF-8, one by one
     if not is_ascii and columns.splits_a_character(blob, _lengths(part.name_lengths)):
         raise RecordsError("a header name begins inside a character")
 
@@ -143,24 +146,28 @@ def _part_in_python(
         stamp, p = (small[octet], p + 2) if octet < 128 else _varint(body, p + 1, _LONG_BYTES)
         octet = body[p]
         delta, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
+        # guard: Kafka records: offset deltas, read by python
         if delta != number:
             raise RecordsError(f"record {number} has offset delta {delta}")
         octet = body[p]
         key, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
         key_at.append(p)
         p += max(0, key)
+        # guard: Kafka records: keys, read by python
         if key < -1 or p > end:
             raise RecordsError(f"record {number} has a key of {key} bytes")
         octet = body[p]
         value, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
         value_at.append(p)
         p += max(0, value)
+        # guard: Kafka records: values, read by python
         if value < -1 or p > end:
             raise RecordsError(f"record {number} has a value of {value} bytes")
         octet = body[p]
         held, p = (small[octet], p + 1) if octet < 128 else _varint(body, p, _INT_BYTES)
         if held:
             p = _headers_in_python(body, end, p, held, part)
+        # guard: Kafka records: ends of records, read by python
         if p != end:
             raise RecordsError(f"record {number} does not end where its length specifies")
         stamps.append(stamp)
@@ -173,6 +180,7 @@ def _part_in_python(
 def _headers_in_python(body: bytes, end: int, position: int, count: int, part: _Part) -> int:
     """Add the headers of one record to ``part``. Returns their end."""
     p = position
+    # guard: Kafka records: header counts, read by python
     if not 0 <= count <= end - p:
         raise RecordsError(f"{count} headers in {end - p} bytes")
     for _ in range(count):
@@ -255,6 +263,7 @@ def _run(rows: memoryview, distance: int) -> int:
     table = np.frombuffer(rows, np.uint8).reshape(-1, distance)
     width = next(n for n in range(1, _INT_BYTES + 1) if table[0, n - 1] < 128)
     is_same = (table[1:, :width] == table[0, :width]).all(axis=1)
+    # guard: Kafka records: every length in a run
     return len(is_same) if is_same.all() else int(is_same.argmin())
 
 
@@ -292,6 +301,7 @@ def _part_in_numpy(
     ends = at + lengths
     stamps, at = _varints(octets, at + 1, _LONG_BYTES)
     deltas, at = _varints(octets, at, _INT_BYTES)
+    # guard: Kafka records: offset deltas, read by numpy
     if not np.array_equal(deltas, np.arange(row, row + count)):
         raise RecordsError(f"the offset deltas from record {row} on are not consecutive")
     keys, key_at = _varints(octets, at, _INT_BYTES)
@@ -301,9 +311,11 @@ def _part_in_numpy(
     counts, tails = _varints(octets, value_at + np.maximum(values, 0), _INT_BYTES)
     headers: tuple[Any, ...] = ((), (), (), ())
     if counts.any():
+        # guard: Kafka records: header counts, read by numpy
         if counts.min() < 0 or (counts > ends - tails).any():
             raise RecordsError("a record has more headers than bytes")
         headers = _headers_in_numpy(body, octets, size, counts, tails)
+    # guard: Kafka records: ends of records, read by numpy
     if not np.array_equal(tails, ends):
         raise RecordsError("a record does not end where its length specifies")
     return _Part(stamps, key_at, keys, value_at, values, counts, *headers), end
@@ -351,6 +363,7 @@ def _check_lengths(
     lengths: Integers, at: Integers, size: int, what: str, *, least: int = 0
 ) -> None:
     """Check that entries begin and end within the section; ``least``: -1 if they may be null."""
+    # guard: Kafka records: lengths, read by numpy
     if lengths.min() < least or (at + lengths).max() > size or at.max() > size:
         raise RecordsError(f"a {what} has a length that the section does not")
 
@@ -533,6 +546,7 @@ def _columns(section: Buffer, header: BatchHeader) -> Payload:
         counts.append(_lengths(part.header_counts))
         names.add(body, part.name_at, part.name_lengths)
         header_values.add(body, part.header_value_at, part.header_value_lengths)
+    # guard: Kafka records: stored timestamps
     if highest != header.max_timestamp:
         raise RecordsError(
             f"highest timestamp {highest}, where the header has {header.max_timestamp}"

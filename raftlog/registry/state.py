@@ -524,6 +524,7 @@ class Registry:
         records = [Record(_key("SCHEMA", each.subject, each.version), None) for each in versions]
         # Compaction removes the tombstones, and with them the highest ID: it must not be reused.
         next_id = compact({"nextId": self.next_id}).encode()
+        # guard: a permanent deletion keeps the next schema ID
         return [*records, Record(_key("NEXT_ID", GLOBAL), next_id)]
 
     def set_config(self, subject: str, config: Mapping[str, Any]) -> Change[dict[str, Any]]:

@@ -438,6 +438,7 @@ def check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
     """
     address = f"{held.host}:{held.port}"
     if wanted.directory_id != held.directory_id:
+        # guard: a broker id has one live disk
         if not held.fenced:
             raise BrokerIdInUseError(
                 f"broker ID {held.id} is in use by the live broker at {address}, which has "
@@ -445,12 +446,14 @@ def check_registration(held: BrokerRecord, wanted: BrokerRecord) -> None:
                 "broker, or stop the other one first to replace it"
             )
         return
+    # guard: an old copy of a broker does not register
     if wanted.boot < held.boot:
         raise StaleBrokerError(
             f"broker {held.id} uses an old copy of its data directory: boot {wanted.boot}, but "
             f"boot {held.boot} was seen before. Start it with an empty directory. It then copies "
             "all data from the other brokers"
         )
+    # guard: a copy of a live directory does not register
     if wanted.boot == held.boot and not held.fenced:
         raise BrokerIdInUseError(
             f"broker ID {held.id} is in use by the live broker at {address}, which has a copy of "
@@ -500,6 +503,7 @@ class PlacementRange:
 def joined(eras: tuple[PlacementRange, ...], era: PlacementRange) -> tuple[PlacementRange, ...]:
     """Return ``eras`` with ``era`` appended, or merged into the last one if they agree."""
     last = eras[-1] if eras else None
+    # guard: later partitions record the incarnations of their time
     if (
         last is None
         or last.min_isr != era.min_isr
@@ -713,6 +717,7 @@ def snapshot_format(peer_protocol: int) -> int:
     Each version of the protocol has its own, except that of transactions.
     """
     changes = peer_protocol - PEER_PROTOCOL_FIRST - (peer_protocol >= PEER_PROTOCOL_TRANSACTIONS)
+    # guard: earlier releases reject states that they would misread
     return min(SNAPSHOT_FORMAT_MIN + changes, SNAPSHOT_FORMAT)
 
 

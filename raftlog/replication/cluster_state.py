@@ -226,6 +226,7 @@ class ClusterMachine:
         return [broker for broker, record in sorted(self.brokers.items()) if not record.draining]
 
     def placeable(self) -> list[BrokerRecord]:
+        # guard: a broker that leaves gets no new replicas
         return [record for record in self.live() if not record.draining]
 
     def directory_of(self, broker: BrokerId) -> DirectoryId | None:
@@ -276,6 +277,7 @@ class ClusterMachine:
         self._group = None  # only a broker with a vote has a group's state, after a ``restore``
         if snapshot:
             after = self._checked(snapshot)
+            # guard: an older cluster state is ignored
             if after.version > self.version:
                 self._replace(after)
         for command in commands:
@@ -290,6 +292,7 @@ class ClusterMachine:
         """
         after = self._checked(snapshot)
         self._group = None
+        # guard: a known cluster state never goes back
         if after.version < self.version:
             self._group = ClusterMachine()
             self._group.restore(snapshot)
@@ -298,6 +301,7 @@ class ClusterMachine:
 
     def _checked(self, snapshot: bytes) -> ClusterRecords:
         before, after = self._records, decode_records(snapshot)
+        # guard: a state of another cluster is not taken over
         if before.cluster_id not in {"", after.cluster_id}:
             raise WrongClusterError(
                 f"snapshot of cluster {after.cluster_id or '(none)'}, but this broker belongs to "
@@ -308,6 +312,7 @@ class ClusterMachine:
     def _replace(self, after: ClusterRecords) -> None:
         before = self._records
         self._records = after
+        # guard: a restored state has no changes since nothing
         self.changes = ClusterChanges(after.version)
         self._names = {topic.id: name for name, topic in after.topics.items()}
         self._loads = Loads()
@@ -332,6 +337,8 @@ class ClusterMachine:
 
     def _register(self, command: RegisterBroker) -> tuple[int, ClusterChange]:
         held = self.brokers.get(command.id)
+        # guard: a broker that leaves stays marked when it registers again
+        # guard: a registration begins fenced
         wanted = BrokerRecord(
             id=command.id,
             host=command.host,
@@ -345,8 +352,10 @@ class ClusterMachine:
             kafka_host="" if held is None else held.kafka_host,
             kafka_port=0 if held is None else held.kafka_port,
         )
+        # guard: a removed directory never registers again
         if command.directory_id in self.removed:
             raise BrokerRemovedError(removed_text(command.id, command.directory_id))
+        # guard: a lost directory never registers again
         if command.directory_id in self.lost:
             raise DeclaredLostError(lost_text(command.id, command.directory_id))
         if held is not None:
@@ -368,6 +377,7 @@ class ClusterMachine:
         held = self.brokers.get(command.id)
         if held is None:
             raise RefusedError(f"broker {command.id} has never registered")
+        # guard: fencing is for one registration
         if held.broker_epoch != command.broker_epoch:
             raise RefusedError(
                 f"broker {command.id} has broker epoch {held.broker_epoch}, not "
@@ -416,6 +426,7 @@ class ClusterMachine:
                 "Stop it to stop the cluster"
             )
         for name, topic in sorted(self.topics.items()):
+            # guard: topics need as many brokers as replicas
             if topic.replication_factor > len(others):
                 raise RefusedError(
                     f"broker {command.id} cannot be removed: topic {name!r} has "
@@ -441,10 +452,13 @@ class ClusterMachine:
 
     def _remove(self, command: RemoveBroker) -> tuple[None, ClusterChange]:
         held = self._broker(command.id)
+        # guard: a removal is rejected after its decommission was cancelled
+        # guard: a removal is for one registration
         if not held.draining or held.broker_epoch != command.broker_epoch:
             raise RefusedError(
                 f"broker {command.id} has registered again, or is not being decommissioned"
             )
+        # guard: a broker with a part in a partition is not removed
         if uses := self.uses_of(command.id):
             raise RefusedError(
                 f"broker {command.id} is a current or future voter of {counted(uses, 'partition')}"
@@ -515,6 +529,7 @@ class ClusterMachine:
 
     def _delete(self, command: DeleteTopic) -> tuple[TopicRecord, ClusterChange]:
         topic = self._existing(command.name)
+        # guard: a deletion is of one topic id
         if command.topic_id not in (None, topic.id):
             raise UnknownTopicError(
                 f"topic {command.name!r} has the id {topic.id}, not {command.topic_id}"
@@ -561,6 +576,7 @@ class ClusterMachine:
         is_same = (command.replicas, command.witnesses) == (held.replicas, held.witnesses)
         is_reached = held.target is not None and held.target.replicas == command.replicas
         ends_move = is_same and is_reached and command.version == held.version
+        # guard: replicas are recorded by version
         if command.version <= held.version and not ends_move:
             if is_same:
                 return topic, ClusterChange()
@@ -617,11 +633,13 @@ class ClusterMachine:
             )
         self._check_members(move.replicas)
         for broker in move.replicas:
+            # guard: no move goes to a broker that leaves
             if self.brokers[broker].draining:
                 raise InvalidPartitionsError(
                     f"{name}: broker {broker} is being decommissioned, and gets no replicas"
                 )
         current = () if held.target is None else held.target.replicas
+        # guard: a move is made for one assignment
         if (move.version, move.expected) != (held.version, current):
             moving = f", and moves to {list(current)}" if current else ""
             raise RefusedError(
@@ -648,6 +666,7 @@ class ClusterMachine:
     def _raise_peer_protocol(self, command: RaisePeerProtocol) -> tuple[None, ClusterChange]:
         if command.version <= self.peer_protocol:
             return None, ClusterChange()
+        # guard: the protocol is raised for the brokers that were asked
         if command.broker_epochs != self.broker_epochs():
             raise RefusedError(
                 f"brokers {[broker for broker, _ in command.broker_epochs]} support version "
@@ -727,6 +746,7 @@ class ClusterMachine:
             reserves=[broker for broker in self.staying() if self.brokers[broker].fenced],
         )
         voters = sorted({voter for assignment in placed for voter in assignment.voters})
+        # guard: partitions have first leaders once all brokers support it
         names_leaders = self.peer_protocol >= PEER_PROTOCOL_FIRST_LEADERS
         era = PlacementRange(
             first_partition=len(topic.partitions),
@@ -762,6 +782,7 @@ class ClusterMachine:
         user = User(name, dict(sorted(credentials.items())))
         if held == user:
             return user, ClusterChange()  # the command was repeated
+        # guard: the first user is created once
         if command.expected == "never" and self.user_secret:
             raise UserExistsError("this cluster has had users: its administrator creates others")
         if command.expected == "absent" and held is not None:
@@ -794,6 +815,7 @@ class ClusterMachine:
             self._records.users[name] = user
         owner = str(Principal(USER, name))
         revoked = [token.id for token in self.tokens.values() if token.owner == owner]
+        # guard: a changed user loses its tokens
         for token_id in revoked:
             del self._records.tokens[token_id]
         self._records.version += 1
@@ -807,6 +829,7 @@ class ClusterMachine:
         Raises ``UnsupportedFeatureError`` if a broker may not support tokens, and ``RefusedError``
         if there are too many.
         """
+        # guard: tokens require brokers that support them
         if self.peer_protocol < PEER_PROTOCOL_TOKENS:
             raise UnsupportedFeatureError(
                 "delegation tokens require that all brokers support them. Upgrade them, then run "
@@ -819,6 +842,7 @@ class ClusterMachine:
                 f"this cluster has {len(kept)} delegation tokens, which is the limit"
             )
         owned = sum(held.owner == owner for held in kept.values())
+        # guard: a user has a limited number of tokens
         if owned >= limits.DELEGATION_TOKENS_PER_OWNER_MAX:
             raise RefusedError(
                 f"{owner} has {owned} delegation tokens, which is the limit. Remove some with "
@@ -952,6 +976,7 @@ def _restored(
     A move continues if it changes the replication factor, or if a former replica has been removed
     or is being decommissioned itself.
     """
+    # guard: a cancelled decommission restores only replicas that can stay
     return tuple(
         msgspec.structs.replace(held, target=Target(held.target.origin, held.target.origin))
         if held.target is not None
@@ -1069,6 +1094,7 @@ def next_voters(
     }
     if returned:
         return dict(sorted({**voters, **returned}.items()))
+    # guard: a broker that is fenced or leaves gets no vote
     ready = [
         record.id
         for _, record in sorted(brokers.items())
@@ -1092,6 +1118,7 @@ def next_voters(
         choices = []
     for choice in choices:
         there = [broker for broker, directory in choice.items() if linked(broker) == directory]
+        # guard: a majority of the next voters is connected
         if choice and 2 * len(there) > len(choice):
             return dict(sorted(choice.items()))
     return None

@@ -108,6 +108,8 @@ def choose_member(
     """
     others = (broker for broker in state.replicas if broker != first)
     order = [*((first,) if first is not None else ()), *others]
+    # guard: the ELR leads when the ISR cannot
+    # guard: the ISR comes before the ELR
     for members in (state.isr, state.elr):
         found = [
             broker
@@ -116,6 +118,7 @@ def choose_member(
             and (reports is None or _may_lead(state, reports.get(broker), view.boot_of(broker)))
         ]
         if found:
+            # guard: the longest log leads
             best = max(found, key=lambda broker: reports[broker].length) if reports else found[0]
             return _elect(state, best, members[best], view)
     return None
@@ -128,6 +131,7 @@ def _may_lead(state: PartitionState, report: CopyReport | None, boot: int | None
         return False
     is_only = len(state.replicas) == 1 and report.end_offset < INT64_MAX
     is_fit = report.standing is Standing.SOUND or (is_only and report.standing is Standing.DAMAGED)
+    # guard: a complete copy is one of this incarnation
     return is_fit and (boot is None or report.boot == boot)
 
 
@@ -152,6 +156,7 @@ def choose_unsure(
     for broker, directory in members.items():
         report = reports.get(broker)
         if report is None:
+            # guard: a copy in doubt does not lead while a better one may return
             if directory_of(broker) in {None, directory} and gone_seconds(broker) < wait_seconds:
                 return None
         elif report.standing is Standing.SOUND and report.directory_id == directory:
@@ -177,6 +182,8 @@ def has_leader(state: PartitionState, view: BrokerView) -> bool:
     An unknown directory or incarnation (None) counts as unchanged.
     """
     leader = state.leader
+    # guard: a leader on another disk is replaced
+    # guard: a leader that starts again is elected again
     return (
         leader is not None
         and view.is_live(leader)
@@ -195,6 +202,7 @@ def transfer(state: PartitionState, to: BrokerId, view: BrokerView) -> Elect | s
         return f"broker {to} is not a replica"
     if not view.is_live(to):
         return f"broker {to} is not live"
+    # guard: leadership is transferred to ISR members only
     if to not in state.isr or view.directory_of(to) != state.isr[to]:
         return f"broker {to} is not in sync"
     return _elect(state, to, state.isr[to], view)
@@ -215,7 +223,9 @@ def _there(
     """Yield the ``members`` that can lead: live replicas with the data directory of the member."""
     for broker in order:
         directory_id = members.get(broker)
+        # guard: a candidate is on the disk that is a member
         is_member = directory_id is not None and view.directory_of(broker) == directory_id
+        # guard: a candidate is live
         if is_member and broker in state.replicas and view.is_live(broker):
             yield broker
 
@@ -261,6 +271,7 @@ def choose_replacement(
     ]
     if not dead:
         return _drop_surplus(state, replication_factor, is_live)
+    # guard: a failed member of the ISR is not replaced
     members = {*state.isr, *state.elr}
     free = [broker for broker in dead if broker not in members]
     recruit = None
@@ -285,6 +296,7 @@ def _drop_surplus(
         return None
     for broker in reversed(state.replicas):
         others = [other for other in state.replicas if other != broker]
+        # guard: a surplus replica waits for the others
         if broker != state.leader and all(o in state.isr and is_live(o) for o in others):
             return accepted(state, _demoted(state, broker))
     return None
@@ -409,8 +421,10 @@ class GroupLoss:
 
 def group_loss(standings: Sequence[Survivor]) -> GroupLoss:
     """Compute the loss of a group. ``standings``: one per available broker, at least one."""
+    # guard: the newest journal of the voters counts
     newest = max(standings, key=lambda standing: standing.newness)
     there = {standing.broker: standing.directory_id for standing in standings}
+    # guard: a survivor is a directory
     lost = {v: disk for v, disk in sorted(newest.voters.items()) if there.get(v) != disk}
     return GroupLoss(
         newest,
@@ -473,6 +487,7 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
     loss = group_loss([r.standing for r in reports if r.standing is not None] or [_nowhere(birth)])
     state = _newest_state(reports, loss, birth)
     there = {report.broker: report for report in reports}
+    # guard: a copy that may lack its end needs the operator's consent
     members = [
         there[broker]
         for broker, disk in (*state.isr.items(), *state.elr.items())
@@ -481,13 +496,16 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
         and there[broker].directory_id == disk
         and _is_complete(there[broker])
     ]
+    # guard: without a majority a partition needs the operator's word
     if members and loss.has_majority:
         return Nothing()
+    # guard: a partition with a leader is not recovered
     if not loss.has_majority and loss.led is not None:
         return Blocked(led_text("the partition", loss.led))
     generation = max([r.standing.generation for r in reports if r.standing is not None], default=0)
     disks = {*state.isr.items(), *state.elr.items(), *loss.newest.voters.items()}
     for report in reports:
+        # guard: a copy that is not open yet is waited for
         if report.standing is None and (report.broker, report.directory_id) in disks:
             return Blocked(
                 f"broker {report.broker} has just started, and has not opened its copy yet. Repeat "
@@ -495,6 +513,7 @@ def plan(reports: Sequence[Report], birth: PartitionState) -> Plan:
             )
     for broker in state.replicas:
         copy = there[broker].copy if broker in there else None
+        # guard: a recovery waits for an offline replica
         if copy is not None and copy.is_offline:
             return Blocked(
                 f"the copy of broker {broker} may be complete: {copy.damage}. If its disk is lost, "
@@ -537,6 +556,7 @@ def _with_loss(
 
 def _above_unseen(state: PartitionState) -> PartitionState:
     """Return the state with a version and an epoch above those that the lost voters can have."""
+    # guard: an unclean leader's epoch is above any that was not seen
     return replace(
         state,
         version=state.version + UNSEEN_ELECTIONS,
@@ -659,9 +679,12 @@ def next_step(
     recruit = next((broker for broker in joining if view.is_live(broker)), None)
     if spare and (recruit is not None or not joining):
         return _changed(state, target, joined=recruit, left=spare[0], voters_wanted=voters_wanted)
+    # guard: a copy counts only while its broker is live
     in_sync = {broker for broker in state.isr if view.is_live(broker)}
+    # guard: one learner at a time
     if any(broker in state.replicas and broker not in in_sync for broker in target):
         return None  # a learner copies, or a replica of the target has failed
+    # guard: copies are added before one leaves
     most = max(len(target), copies_before)
     if joining and len(state.replicas) <= most:
         surplus = surplus_witness(state, voters_most=voters_wanted, is_live=view.is_live)
@@ -672,6 +695,7 @@ def next_step(
     least = most if joining else len(target)
     others = [b for b in reversed(state.replicas) if b in leaving and b != state.leader]
     left = others[0] if others else state.leader
+    # guard: as many live in-sync copies remain as the target has
     if left is None or len(in_sync - {left}) < least:
         return None
     if left != state.leader:
@@ -726,8 +750,10 @@ def fitting_voters(
     its vote, and receives none.
     """
     fitting = {}
+    # guard: only replicas and witnesses vote
     for broker in sorted({*state.replicas, *state.witnesses}):
         directory = linked(broker) or voters.get(broker)
+        # guard: a new voter has to be connected
         if directory is not None:
             fitting[broker] = directory
     return fitting or dict(voters)
@@ -764,6 +790,7 @@ def _with_odd_voters(
     """Return the command with one more witness if its number of voters is even."""
     voters = {*command.replicas, *command.witnesses}
     helper = next((broker for broker in brokers if broker not in voters), None)
+    # guard: a new voter has a helper
     if helper is None or len(voters) % 2:
         return command
     return ChangeReplicas(state.version, command.replicas, (*command.witnesses, helper))

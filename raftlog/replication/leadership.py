@@ -126,6 +126,7 @@ class Leadership:
     @property
     def is_ready(self) -> bool:
         """True if all records that earlier leaders can have returned are known to be committed."""
+        # guard: end offsets wait for the epoch's start
         return self.high_watermark >= self.epoch_start
 
     @property
@@ -135,6 +136,8 @@ class Leadership:
         A higher ``min_isr`` applies from its proposal, a lower one from its commit.
         """
         proposed = self.state.min_isr if self._pending is None else self._pending.min_isr
+        # guard: a lower min_isr counts once it is committed
+        # guard: a higher min_isr counts when it is proposed
         return len(self.state.isr) >= max(self.state.min_isr, proposed)
 
     def maximal_isr(self) -> Set[tuple[BrokerId, DirectoryId]]:
@@ -143,7 +146,9 @@ class Leadership:
         A proposed follower may already be in the ISR and be elected, so records that it lacks must
         not be committed. For the same reason, a proposed removal does not count before its commit.
         """
+        # guard: a proposed removal does not count yet
         members = self.state.isr.items()
+        # guard: commits wait for the maximal ISR
         return members if self._pending is None else members | self._pending.isr.items()
 
     def _advance(self) -> bool:
@@ -154,19 +159,24 @@ class Leadership:
         watermark and the log start that any leader has committed. Therefore no later leader's log
         starts below a reported start.
         """
+        # guard: below min_isr nothing is committed
         if not self.has_quorum:
             return False
         committed = start = INT64_MAX
         for broker_id, directory_id in self.maximal_isr():
             if broker_id == self.broker_id:
+                # guard: the leader's own disk counts
                 end, log_start = self.durable_end, self.log_start
             else:
                 copy = self._copy(broker_id, directory_id)
                 if copy is None:
                     return False  # it has not fetched in this epoch
+                # guard: a start is committed by all of the ISR
+                # guard: commits wait for the followers
                 end, log_start = copy.durable_end, copy.log_start
             committed, start = min(committed, end), min(start, log_start)
         self.committed_start = max(self.committed_start, start)
+        # guard: the high watermark never decreases
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
@@ -182,6 +192,7 @@ class Leadership:
     def _copy(self, broker_id: BrokerId, directory_id: DirectoryId) -> _Follower | None:
         """Return the progress of a copy; None for another directory of the broker (S10, S20)."""
         follower = self._followers.get(broker_id)
+        # guard: another disk of a member does not count
         if follower is None or follower.directory_id != directory_id:
             return None
         return follower
@@ -190,8 +201,10 @@ class Leadership:
 
     def on_state(self, state: PartitionState, now: float) -> None:
         """Apply a newer committed state of this epoch. Ignores known versions."""
+        # guard: old states change nothing
         if state.version <= self.state.version:
             return
+        # guard: states of another epoch do not count
         assert state.leader_epoch == self.leader_epoch and state.leader == self.broker_id
         joined = state.isr.keys() - self.state.isr.keys()
         left = self.state.isr.keys() - state.isr.keys()
@@ -243,6 +256,7 @@ class Leadership:
         follower has restarted from an empty log, its earlier progress still counts; that progress
         was below the high watermark, so it does not advance it.
         """
+        # guard: a follower cannot be ahead of its leader
         if not 0 <= durable_offset <= fetch_offset <= self.log_end:
             self.refused += 1
             return False
@@ -251,6 +265,8 @@ class Leadership:
             return False
         if progress.directory_id == directory_id and boot < progress.boot:
             return False
+        # guard: a new incarnation of a follower starts with an empty state
+        # guard: a new disk starts with an empty state
         if progress.directory_id not in {None, directory_id} or boot != progress.boot:
             has_lost = progress.directory_id == directory_id and (
                 progress.has_lost or durable_offset < progress.durable_end
@@ -263,6 +279,8 @@ class Leadership:
         progress.told_end, progress.told_at = fetch_offset, now
         # Always true for the first fetch of a copy: the offsets of a new one are UNKNOWN.
         has_more = durable_offset > progress.durable_end or log_start > progress.log_start
+        # guard: durable progress never decreases
+        # guard: followers' disks count
         progress.durable_end = max(progress.durable_end, durable_offset)
         progress.log_start = max(progress.log_start, log_start)
         self._note_caught_up(progress, now)
@@ -277,6 +295,7 @@ class Leadership:
         progress, directory_id = self._followers.get(follower), self.state.isr.get(follower)
         if progress is None or directory_id is None or progress.directory_id != directory_id:
             return False
+        # guard: a member of the ISR that lacks committed records leaves
         return progress.has_lost or progress.durable_end < self.high_watermark
 
     def _track_replicas(self, now: float) -> None:
@@ -352,12 +371,15 @@ class Leadership:
         }
         for broker, follower in self._followers.items():
             directory = view.directory_of(broker)
+            # guard: failed brokers do not join
             if state.isr.get(broker) == directory or not view.is_live(broker):
                 continue
+            # guard: joining is by reports of this incarnation
             is_its_word = view.boot_of(broker) in {None, follower.boot}
             if directory is not None and is_its_word and self._may_join(follower, directory):
                 isr[broker] = directory
         # These members must not become eligible by earlier acknowledgements.
+        # guard: a member that has lost what it acknowledged leaves
         lost = tuple(broker for broker in sorted(state.isr) if self.has_lost(broker))
         isr = {broker: directory for broker, directory in isr.items() if broker not in lost}
         min_isr = max(min_isr, 1)
@@ -371,6 +393,9 @@ class Leadership:
     ) -> bool:
         """Return whether a member failed, has another disk, or lags longer than ``lag_max_s``."""
         follower = self._followers.get(broker_id)
+        # guard: members that lag leave
+        # guard: members on another disk leave
+        # guard: failed brokers leave
         return (
             follower is None
             or not view.is_live(broker_id)
@@ -389,6 +414,11 @@ class Leadership:
         A former member must reach the leader's log end at the time when it left. Otherwise, two
         members that hold the watermark back would take turns in leaving and rejoining.
         """
+        # guard: joining requires the start of the log
+        # guard: a member that left must reach the leader's end of that time
+        # guard: joining is by the disk that is registered
+        # guard: joining requires the high watermark
+        # guard: joining requires the start of the epoch
         return (
             follower.directory_id == directory_id
             and follower.durable_end >= max(self.high_watermark, self.epoch_start)
@@ -404,10 +434,13 @@ class Leadership:
         a newer version. The same applies to a change with an unknown attempt: its second attempt
         can be rejected because the first was accepted.
         """
+        # guard: outcomes are of the proposal that is pending
         if change != self._pending:
             return
         if accepted is None:
             self._is_doubtful = True
+        # guard: an unknown outcome is no rejection
+        # guard: a proposal with unknown outcome stays pending
         if accepted is False and not self._is_doubtful:
             self._end_proposal()
             self._advance()
@@ -523,15 +556,21 @@ def divergence(
     ``last_epoch``: epoch of the batch before ``fetch_offset`` in the follower's log, or -1. An
     empty log cannot diverge: it can start at any offset of the leader's log.
     """
+    # guard: a follower below the leader's start restarts from an empty log
     if fetch_offset < log_start:
         return OutOfRange(log_start)
     if last_epoch < 0:
+        # guard: an empty log beyond the leader's end
         return None if fetch_offset <= log_end else OutOfRange(log_start)
     epoch, end_offset = epochs.end_of(last_epoch, log_end_offset=log_end)
+    # guard: a leader without epochs reports its log start
     if epoch < 0 or end_offset < log_start:
         # A common part can only be below this log's start. A leader that has lost its epochs must
         # not return "truncate to 0" (S18), so it returns its log start.
         return OutOfRange(log_start)
+    # guard: an epoch that ended earlier at the leader
+    # guard: an epoch that the leader does not know
+    # guard: a leader finds where logs part
     if epoch != last_epoch or end_offset < fetch_offset:
         return Diverged(epoch, end_offset)
     return None
@@ -550,7 +589,10 @@ def truncation_point(
     epoch, end_offset = epochs.end_of(diverged.epoch, log_end_offset=log_end)
     if epoch < 0:
         # Every epoch in this log is larger than the common one.
+        # guard: a follower without a common epoch restarts from an empty log
         return min(diverged.end_offset, log_start)
+    # guard: a follower truncates to the end of the leader's epoch
+    # guard: a follower truncates to the end of its epoch
     return min(diverged.end_offset, end_offset, log_end)
 
 
@@ -561,6 +603,7 @@ def may_lose_committed(*, last_epoch: LeaderEpoch, unclean_epoch: LeaderEpoch) -
     ``unclean_epoch``, after all records of this follower were written. Every eligible leader has
     the committed records that were written later.
     """
+    # guard: the loss that an operator accepts is of older epochs
     return last_epoch < unclean_epoch
 
 

@@ -254,6 +254,7 @@ def initial_state(
     """
     chosen = tuple(replicas)
     assert chosen and min_isr >= 1
+    # guard: the first leader has a new epoch
     return PartitionState(
         replicas=chosen,
         witnesses=tuple(witnesses),
@@ -285,6 +286,7 @@ class Rejected:
 
 def apply(state: PartitionState, command: Command) -> Accepted | Rejected:
     """Apply ``command`` to ``state``. Deterministic. Raises no errors."""
+    # guard: commands are for one version
     if command.version != state.version:
         return Rejected(f"made for version {command.version} of {state.version}", state)
     match command:
@@ -298,17 +300,23 @@ def apply(state: PartitionState, command: Command) -> Accepted | Rejected:
             changed = _elect_unclean(state, command)
     if isinstance(changed, str):
         return Rejected(changed, state)
+    # guard: every change is a new version
     return Accepted(replace(changed, version=state.version + 1))
 
 
 def _elect(state: PartitionState, command: Elect) -> PartitionState | str:
     leader, directory_id = command.leader, command.directory_id
     isr, elr = state.isr, state.elr
+    # guard: a leader is elected with its directory
     if isr.get(leader) != directory_id:
+        # guard: only members of the ISR or ELR lead
         if elr.get(leader) != directory_id:
             return f"broker {leader} is not in the ISR or ELR with directory {directory_id!r}"
         # If the ELR is not empty, the ISR is too small to commit: all its members stay eligible.
+        # guard: a leader from the ELR is alone in the ISR
         isr, elr = {leader: directory_id}, _without({**elr, **isr}, {leader})
+    # guard: an election is for one incarnation of the leader
+    # guard: an election is a new epoch
     return replace(
         state,
         leader=leader,
@@ -323,6 +331,7 @@ def _elect_unclean(state: PartitionState, command: ElectUnclean) -> PartitionSta
     leader = command.leader
     if leader not in state.replicas:
         return f"broker {leader} is not a replica"
+    # guard: an unclean election is a new epoch
     return replace(
         state,
         leader=leader,
@@ -338,19 +347,26 @@ def _elect_unclean(state: PartitionState, command: ElectUnclean) -> PartitionSta
 def _change_isr(state: PartitionState, command: ChangeIsr) -> PartitionState | str:
     isr, lost = in_order(command.isr), set(command.lost)
     strangers = (isr.keys() | lost) - set(state.replicas)
+    # guard: the ISR is changed in the leader's own epoch
     if command.leader_epoch != state.leader_epoch:
         return f"made in leader epoch {command.leader_epoch} of {state.leader_epoch}"
+    # guard: min_isr is at least 1
     if command.min_isr < 1:
         return f"min_isr cannot be {command.min_isr}"
+    # guard: the leader is in the ISR
     if state.leader is None or isr.get(state.leader) != state.isr.get(state.leader):
         return "the ISR must contain the leader with the directory of its election"
+    # guard: only replicas are in the ISR
     if strangers:
         return f"brokers {sorted(strangers)} are not replicas"
+    # guard: a copy is in sync or lost
     if lost & isr.keys():
         return f"brokers {sorted(lost & isr.keys())} are in sync and lost"
+    # guard: a lost copy is not eligible
     outside = lost | isr.keys()  # of the ELR and the former ones
     left, former = _members_left(state, outside), _without(state.former, outside)
     elr = _elr_after(isr, command.min_isr, left)
+    # guard: a lost copy ends the epoch
     return replace(
         # Acknowledgements of a lost copy, also those in transit, must not count: see
         # ``_change_replicas``. The new epoch invalidates fetches and ISR changes of the old one.
@@ -377,6 +393,8 @@ def _members_left(state: PartitionState, outside: Iterable[BrokerId]) -> dict[Br
 
 def _elr_after(isr: Members, min_isr: int, left: dict[BrokerId, str]) -> dict[BrokerId, str]:
     """Return the new ELR: members that left stay eligible while the ISR cannot commit (KIP-966)."""
+    # guard: the ELR is cleared when the ISR can commit
+    # guard: those that leave a small ISR stay eligible
     return left if len(isr) < min_isr else {}
 
 
@@ -384,16 +402,21 @@ def _change_replicas(state: PartitionState, command: ChangeReplicas) -> Partitio
     replicas, witnesses = command.replicas, command.witnesses
     dropped = set(state.replicas) - set(replicas)
     isr, elr = _without(state.isr, dropped), _without(state.elr, dropped)
+    # guard: replicas and witnesses are different brokers
     if not replicas or len({*replicas, *witnesses}) != len(replicas) + len(witnesses):
         return "replicas and witnesses must be different brokers, with at least one replica"
+    # guard: the leader is not removed
     if state.leader in dropped:
         return f"broker {state.leader} is the leader: transfer leadership before it is removed"
+    # guard: one member of the ISR is left
     if not isr:
         return "no member of the ISR would be left"
+    # guard: required copies are not removed
     if (len(isr) < len(state.isr) or len(elr) < len(state.elr)) and len(isr) < state.min_isr:
         return (
             f"brokers {sorted(dropped)} are needed: the ISR would have fewer than min_isr members"
         )
+    # guard: a removed replica ends the epoch
     return replace(
         # Reports of a removed replica must not count, even if it is added again before the leader
         # knows of its removal (S20): the new epoch fences it.

@@ -45,6 +45,7 @@ def trusted_clocks(voters: Collection[int], brokers: Collection[int]) -> Collect
     """Return the brokers whose clocks count: the voters of the cluster group if they are enough for
     a majority, else all brokers.
     """
+    # guard: where few brokers vote, the clocks of all count
     return voters if len(voters) >= MAJORITY_MIN else {*voters, *brokers}
 
 
@@ -160,7 +161,9 @@ class TrustedTime:
         step_ms = 0.0 if agreed is None else agreed.wall_ms - trusted_ms
         if abs(step_ms) <= CLOCK_STEP_MS:
             self._pending = None
+            # guard: small differences are followed slowly
             trusted_ms += max(-limit_ms, min(limit_ms, step_ms))
+        # guard: a single broker follows no step of its clock
         elif agreed is not None and not self.is_alone and self._has_settled(agreed):
             self._pending = None
             trusted_ms = agreed.wall_ms
@@ -170,6 +173,7 @@ class TrustedTime:
         """Set the first trusted time of this incarnation, if it is plausible or has settled."""
         saved = self._saved
         is_plausible = saved is None or agreed.wall_ms - saved.ms(agreed.at) <= CLOCK_STEP_MS
+        # guard: a start compares the clock with the saved time
         if is_plausible or self._has_settled(agreed):
             self._trusted, self._pending = agreed, None
 
@@ -179,11 +183,13 @@ class TrustedTime:
         if pending is None or abs(pending.ms(agreed.at) - agreed.wall_ms) > CLOCK_STEP_MS:
             self._pending = agreed
             return False
+        # guard: a step is followed after it has settled
         return agreed.at - pending.at >= CLOCK_SETTLE_S
 
     def _known(self, own: _Line) -> list[float]:
         """Return the clocks that count and are known now."""
         now, voters = own.at, self._voters or frozenset()
+        # guard: old reports of peers are no sample
         known = [
             peer.ms(now) for peer in self._peers.values() if now - peer.at <= CLOCK_SAMPLE_S_MAX
         ]
@@ -192,6 +198,7 @@ class TrustedTime:
     def _behind(self, own: _Line) -> _Line | None:
         """Return the clock that is behind, of two that differ: it deletes less data."""
         known = self._known(own)
+        # guard: of two clocks that differ at a start, the one that is behind counts
         return _Line(own.at, min(known)) if len(known) == len(self._voters or ()) == 2 else None
 
     def _majority(self, own: _Line) -> _Line | None:
@@ -205,4 +212,5 @@ class TrustedTime:
             return None
         median_ms = sorted(known)[(len(known) - 1) // 2]
         close = sum(abs(each - median_ms) <= CLOCK_STEP_MS for each in known)
+        # guard: a majority of the clocks decides
         return _Line(now, median_ms) if close > len(voters) // 2 else None

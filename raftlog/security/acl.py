@@ -274,6 +274,7 @@ class Question:
         allowed: Acl | None = None
         for patterns in self._patterns:
             for entry in patterns.entries(name):
+                # guard: a rule that denies outweighs those that allow
                 for key in self._denying:
                     if key in entry:
                         return Decision(is_allowed=False, acl=entry[key])

@@ -239,6 +239,7 @@ class VerifiedPasswords:
         found = self._verified.get(digest)
         if found is None:
             return None
+        # guard: a remembered password is that of a current credential
         if now >= found.until_seconds or not store.has(found.used):
             del self._verified[digest]
             return None

@@ -177,6 +177,7 @@ class ScramClient:
         """
         try:
             self._client.set_server_first(challenge.decode())
+            # guard: a client limits the iterations of SCRAM
             if int(self._client.iterations) > limits.SCRAM_ITERATIONS_MAX:
                 raise AuthenticationError(
                     f"the broker requests {self._client.iterations} iterations of SCRAM, over the "

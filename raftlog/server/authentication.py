@@ -140,6 +140,7 @@ def read(url: str) -> Any:
         with open(url2pathname(urlsplit(url).path), "rb") as file:
             data = file.read(limits.JWKS_BYTES_MAX + 1)
     else:
+        # guard: keys of an identity provider are loaded from its server only
         opener = urllib.request.build_opener(_NoRedirect)
         with opener.open(url, timeout=limits.JWKS_TIMEOUT_S) as response:
             data = response.read(limits.JWKS_BYTES_MAX + 1)
@@ -236,6 +237,7 @@ class Authenticator:
         before = len(self._delegated)
         self._end_expired()
         if len(self._delegated) < before:
+            # guard: connections of expired tokens are closed
             self.on_revoked()
 
     def stop(self) -> None:
@@ -252,11 +254,13 @@ class Authenticator:
         requests, and ``SessionEndedError`` if it had to authenticate again.
         """
         ends = connection.session_ends_seconds
+        # guard: a session ends after its lifetime
         if ends is not None and self._loop.time() >= ends:
             raise SessionEndedError(
                 "the session has ended (connections.max.reauth.ms): the connection was not "
                 "authenticated again in time. Open another one"
             )
+        # guard: requests before authentication are rejected
         if self._is_required and not connection.is_authenticated:
             raise AuthenticationError(REQUIRED)
 
@@ -276,6 +280,7 @@ class Authenticator:
         its address has failed too often, and ``AuthenticationError`` if an exchange is in progress.
         """
         self._check_failures(connection.peer_host)
+        # guard: PLAIN requires TLS
         if mechanism not in self.mechanisms(connection):
             note = f" {mechanism} requires TLS." if mechanism in (PLAIN, OAUTHBEARER) else ""
             raise UnsupportedFeatureError(
@@ -284,6 +289,7 @@ class Authenticator:
             )
         if mechanism != OAUTHBEARER:
             self._check_users()
+        # guard: an exchange is one attempt
         if connection.exchange is not None or connection.rejection is not None:
             error = AuthenticationError("a second exchange began before the first one has ended")
             self._failed(connection, mechanism, error)
@@ -292,6 +298,7 @@ class Authenticator:
         connection.exchange = self._exchange(loaded, mechanism)
 
     def _check_failures(self, host: str) -> None:
+        # guard: an address that fails too often is refused
         if self._failures.is_reached(host, self._loop.time()):
             raise ThrottledError(
                 f"too many attempts to authenticate from {host} have failed "
@@ -299,6 +306,7 @@ class Authenticator:
             )
 
     def _check_users(self) -> None:
+        # guard: a broker that knows no users rejects no password
         if not self._has_users and not self._delegated:
             raise ClusterNotReadyError(
                 "this broker knows no users yet: it has just started, or the cluster has none "
@@ -312,6 +320,7 @@ class Authenticator:
         Raises ``AuthenticationError`` if it is wrong, ``ThrottledError`` if the address has failed
         too often, and ``ClusterNotReadyError`` while this broker knows no users.
         """
+        # guard: an address that fails too often over HTTP is refused
         self._check_failures(host)
         self._check_users()
         found = self._verified.find(user, password, self._store, self._loop.time())
@@ -391,6 +400,7 @@ class Authenticator:
             else:
                 connection.exchange = None
                 self._raise_if_behind(connection.peer_host, error)
+            # guard: a rejected bearer token is counted before its challenge
             self._failed(connection, type(exchange).__name__, error)
             if exchange.rejection:  # the next message gets the error
                 return Progress(exchange.rejection, is_complete=False, session_lifetime_ms=0)
@@ -404,8 +414,10 @@ class Authenticator:
     def _lifetime_ms(self, accepted: sasl.Accepted) -> int:
         """Return the lifetime of the session; 0 for no limit."""
         token = self._delegated.get(accepted.used.token) if accepted.used is not None else None
+        # guard: a session with a delegation token ends with it
         if token is not None:
             own = max(token.expires_ms - self._wall_ms(), 1)
+        # guard: a session with a token ends with it
         elif accepted.lifetime_seconds is not None:
             own = int(1_000 * accepted.lifetime_seconds)
         else:
@@ -414,6 +426,7 @@ class Authenticator:
 
     def _accept(self, connection: Connection, accepted: sasl.Accepted) -> None:
         self._check_current(accepted)
+        # guard: a connection keeps its user
         if connection.has_sasl and connection.principal != accepted.principal:
             raise AuthenticationError(
                 f"the connection belongs to {connection.principal}. Open another one for another "
@@ -452,6 +465,7 @@ class Authenticator:
             return
         token = self._delegated.get(accepted.used.token)
         is_expired = token is not None and token.expires_ms <= self._wall_ms()
+        # guard: a credential is compared again at the end of the exchange
         if is_expired or not self._store.has(accepted.used):
             raise AuthenticationError(
                 "the credential was changed during the attempt, or has expired"

@@ -362,6 +362,7 @@ class Broker:
             clock.update()
             is_new = not was_known and clock.deletion_ms() is not None
             was_known |= is_new
+            # guard: a disk is probed during other long work
             if loop.time() >= save_at or is_new or self.disk_watch.is_suspect:
                 save_at = loop.time() + limits.CLOCK_SAVE_S
                 await self._save_time()
@@ -376,6 +377,7 @@ class Broker:
             logger.warning("data directory: note=%s", note)
         # The next start needs this time, however soon it is: compared with an older one that is
         # later, a clock that has jumped forward would seem right.
+        # guard: a start with a clock behind is noted
         if self._store.saved_time_ms is None or self.context.clock.is_behind_saved:
             await self._save_time()
         await self._measure_space()
@@ -385,6 +387,7 @@ class Broker:
         loop, quarantine_at = self.context.loop, 0.0
         while not log_dir.failure:
             await asyncio.sleep(CHECK_SECONDS)
+            # guard: a disk is tested without other work
             if log_dir.is_expendable:
                 await workers.run(log_dir.probe)
             await self._measure(log_dir, space, workers)
@@ -494,6 +497,7 @@ class Broker:
         self._end_revoked()
 
     def _end_revoked(self) -> None:
+        # guard: connections of revoked users are closed
         self.connections.close_each(
             self.context.authenticator.is_revoked,
             "the user was deleted, its password was changed, or its delegation token has ended",
@@ -671,7 +675,9 @@ class Broker:
         cluster = self.context.cluster
         if self.context.is_stopping:
             self._end(StorageFailedError("the disk hangs while the broker stops"), HUNG_ADVICE)
+        # guard: a broker whose journal hangs ends
         elif self.disk_watch.is_journal_hung:
+            # guard: a broker whose journal hangs stays where no other could continue
             if not cluster.can_others_decide():
                 return
             what = "the consensus journal waits for a disk that hangs: this broker can neither "
@@ -855,6 +861,7 @@ def _read_private(setting: str, path: str) -> bytes:
             secret = file.read(limits.CLUSTER_SECRET_CHARS_MAX + 1).strip()
     except OSError as error:
         raise InvalidConfigError(f"{setting}={path} cannot be read: {error.strerror}") from error
+    # guard: a secret file must be private
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise InvalidConfigError(
             f"{setting}={path} has the mode {mode:04o}: every user of this machine can read or "

@@ -222,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         certificate, rules = self.certificate, self.services.principal_rules
         if certificate and rules is not None:
+            # guard: names of certificates are mapped as configured
             self.principal = of_certificate(certificate, rules) or ANONYMOUS
             if self.is_authenticated:
                 self.permit_long_requests()
@@ -517,6 +518,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         held, work, turns = self._held, self._work, self.services.turns
+        # guard: work in a thread delays its connection
         while (work or held) and not (self._writing_paused or self._in_thread or self._throttled):
             if self.peer_identity is None and not turns.has_time():
                 self._in_queue = True
@@ -791,8 +793,10 @@ class Connections:
         self.requests = RequestBudget(config.queued_max_request_bytes, on_short=self._relieve_soon)
         self.responses = responses
         self.request_bytes_max = self.first_bytes_max = config.socket_request_max_bytes
+        # guard: a client that has not authenticated sends short requests only
         if config.authentication_required:
             self.first_bytes_max = min(self.request_bytes_max, limits.UNAUTHENTICATED_BYTES_MAX)
+        # guard: certificates of brokers authenticate no user
         self.principal_rules = (
             config.ssl_principal_mapping_rules if config.tls_client_ca_file else None
         )
@@ -843,6 +847,7 @@ class Connections:
             self.counters.quota_refusals += 1
             return False
         if len(self._open) - len(self._peers) - len(self._lobby) >= self._config.max_connections:
+            # guard: peers have separate connection slots
             if not self._config.has_secret:
                 self._refuse(connection)
                 return False
@@ -957,6 +962,7 @@ class Connections:
             if since is None:
                 continue
             received = before.get(connection)
+            # guard: slow senders do not block others
             if (
                 received is not None
                 and since <= last_check
@@ -999,6 +1005,7 @@ class Connections:
                     f"the peer did not read its responses for {take_seconds:g} s "
                     "(queued.max.wait.ms) while other requests wait for memory"
                 )
+            # guard: a client must authenticate in time
             elif self._must_leave(connection, now):
                 connection.abort(
                     f"the client did not authenticate within {limits.AUTHENTICATION_S:g} s"

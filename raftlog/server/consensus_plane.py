@@ -244,6 +244,7 @@ class ConsensusPlane:
 
     @property
     def _ended(self) -> bool:
+        # guard: no consensus after a failure
         return self._stopped or self.failure is not None
 
     def _enter(self, act: Callable[[float], None]) -> None:
@@ -293,6 +294,8 @@ class ConsensusPlane:
         once.
         """
         self._scheduled = False
+        # guard: no turn while the disk is full
+        # guard: no turn while the journal is synced
         if self._ended or self._pausing or self._task is not None:
             return
         self._cancel_timer()
@@ -315,6 +318,7 @@ class ConsensusPlane:
     def _synced(self, _result: None, error: Exception | None) -> None:
         task, self._task = self._task, None
         assert task is not None
+        # guard: nothing is completed after a failure
         if self.failure is not None:
             pass  # queued messages come from memory that is not reliable
         elif error is None:

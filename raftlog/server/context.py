@@ -98,6 +98,7 @@ class BrokerContext:
         if self.access.is_enforced:
             return
         is_proved = connection.is_operator or connection.peer_identity is not None
+        # guard: changes of the cluster require its secret
         if self.operator_secret and not is_proved:
             raise AccessDeniedError(
                 f"{what} requires the cluster secret. Set --cluster-secret-file or "

@@ -151,6 +151,7 @@ class DiskSpace:
         self._check(SpaceLevel.READ_ONLY, where)
 
     def _check(self, level: SpaceLevel, where: TopicPartition) -> None:
+        # guard: internal topics may use the last disk space
         if self.level >= level and not is_internal_topic(where.topic):
             raise DiskFullError(f"{where}: {self.reason}. {ADVICE}")
 
@@ -331,6 +332,7 @@ class DiskWatch:
         def check() -> None:
             self._timer = self._loop.call_later(WATCH_SECONDS, check)
             now = self._loop.time()
+            # guard: a suspended process has not waited for its disk
             passed_s, self._checked_at = min(now - self._checked_at, 2 * WATCH_SECONDS), now
             for oldest in (self._logs, self._journal, *self._others):
                 if oldest is not None:
@@ -446,5 +448,6 @@ class Hindrance:
 
     def yielded(self, *, leads: bool) -> None:
         """Record that the broker stopped leading, or left the ISR, for this reason."""
+        # guard: useless leadership transfers become rarer
         self._futile[leads] += 1
         self._since = None

@@ -125,6 +125,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
     connection continues.
     """
     reply = Reply(connection, request)
+    # guard: peer requests require an authenticated peer
     if connection.peer_identity is None:
         try:
             _check_access(context, connection, request)
@@ -132,6 +133,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: Request) -
             _deny(connection, request, reply, error)
             return None
     handle = HANDLERS.get(request.api.number, _refuse_api)
+    # guard: access rules decide about each request
     if context.access.applies_to(connection):
         rule = RULES[request.api.number]
         return reply.guarded(admit(context, rule, handle, request, reply))
@@ -143,6 +145,7 @@ def _check_access(context: BrokerContext, connection: Connection, request: Reque
     required, and ``SessionEndedError`` if its session has ended.
     """
     if request.api.number not in BEFORE_AUTHENTICATION:
+        # guard: a dispatched request is checked
         context.authenticator.check(connection)
     if request.api.peer_only:
         raise AccessDeniedError(

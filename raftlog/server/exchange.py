@@ -107,6 +107,7 @@ class Exchange(ABC):
         wait_ms = meter.take_wait_ms()
         if wait_ms:
             self.connection.services.counters.throttled += 1
+            # guard: a client over its quota waits
             self.connection.throttle(wait_ms / 1_000)
         return wait_ms
 
@@ -211,6 +212,7 @@ class Reply(Exchange):
 
 def check_once(api: str, names: Sequence[Hashable]) -> None:
     """Raise ``InvalidRequestError`` for a name that a request of ``api`` has more than once."""
+    # guard: a request names each partition once
     if len(names) < 2 or len(set(names)) == len(names):
         return
     seen: set[Hashable] = set()

@@ -73,6 +73,7 @@ async def load(
     cannot be decoded.
     """
     end = host.log.log_end_offset
+    # guard: a new coordinator reads up to the end of its log
     await committed(host, end)
     assert host.is_ready, "the log must extend past every offset that earlier leaders returned"
     async with turn:
@@ -112,6 +113,7 @@ async def _replay(state: Replays, host: Partition, batch: Buffer) -> None:
             raise DamagedLogError(
                 f"{host.topic_partition}: the record at offset {offset} cannot be applied: {error}"
             ) from error
+        # guard: loading yields to other work
         if number % RECORDS_PER_TURN == 0:
             await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -262,6 +264,7 @@ class PendingResponses:
         )
         self._waiting[answer] = None
         on_condition = partial(self._on_condition, answer)
+        # guard: a response waits for its commit
         self._host.when_committed(end, on_condition)
         if confirmed_since is not None and answer in self._waiting:
             self._confirmations.ask(on_condition, since=confirmed_since)
@@ -281,6 +284,7 @@ class PendingResponses:
             answer.go()
 
     def _failure(self, answer: _Answer, error: RaftlogError) -> RaftlogError:
+        # guard: an uncommitted write has an unknown outcome
         if answer.is_appended:
             return CommitUnknownError(str(error))
         if isinstance(error, NotEnoughReplicasError):
@@ -296,6 +300,7 @@ class PendingResponses:
         if left > 0:
             self._timer = self._loop.call_later(left, self._lose_patience)
         else:
+            # guard: requests to an isolated leader time out
             self._confirmations.ask(self._patience_lost)
 
     def _patience_lost(self, error: RaftlogError | None) -> None:
@@ -417,6 +422,7 @@ class LogShard(Generic[S]):
     def is_over(self) -> bool:
         """Whether this broker is no longer the leader, or leads in another epoch."""
         host = self.host
+        # guard: a state is of one leader epoch
         return (
             self._closed
             or host.closed is not None
@@ -478,6 +484,7 @@ class LogShard(Generic[S]):
             go = partial(done, question(state))
         except RaftlogError as error:
             go = partial(failed, error)
+        # guard: offsets are read from a confirmed leader
         self._resolve(go, failed, confirmed_since=self._confirmations.mark)
 
     # -- deciding and writing ----------------------------------------------------------------------
@@ -515,6 +522,7 @@ class LogShard(Generic[S]):
             self._plan_tick()
             raise
         except Exception as error:
+            # guard: a state that an error left incomplete is discarded
             self._begin_anew(error)  # the state in memory may have changed
             raise
         self._carry_out(step)
@@ -532,6 +540,7 @@ class LogShard(Generic[S]):
                 self._end = host.append(batch, parse_header(batch)).last_offset + 1
                 is_begun = True
         except RaftlogError as error:
+            # guard: a state change that the log rejects is reverted
             self._begin_anew(error)
             if is_begun:
                 raise CommitUnknownError(f"the change was written partially: {error}") from error
@@ -584,9 +593,11 @@ class LogShard(Generic[S]):
 
         The exception is a result that the member knows already, see ``heartbeat_keepalive``.
         """
+        # guard: a former leader sends no assignment
         if self.is_over:  # commits from now on are another leader's
             failed(self._no_coordinator())
             return _nothing
+        # guard: a response waits for all earlier decisions
         return self._answers.resolve(
             go, failed, end=self._end, confirmed_since=confirmed_since, is_appended=is_appended
         )
@@ -610,6 +621,7 @@ class LogShard(Generic[S]):
 
     def _tick(self) -> None:
         self._timer = None
+        # guard: committed offsets expire by the trusted time
         expiry_ms = self._clock.deletion_ms()
         self._decide(
             lambda state, now, now_ms: state.tick(now=now, now_ms=now_ms, expiry_ms=expiry_ms)

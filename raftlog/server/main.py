@@ -133,6 +133,7 @@ async def _serve(config: BrokerConfig, make_api: MakeApi | None, workers: Sequen
 
     loop = asyncio.get_running_loop()
     stop, removed = asyncio.Event(), asyncio.Event()
+    # guard: an exposed broker is secured
     check_exposure(config)
     disk, surroundings = world(os.environ, config)
     listening = bind(config.listen)

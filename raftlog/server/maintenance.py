@@ -172,6 +172,7 @@ class Scrubber:
         """
         log = host.log
         try:
+            # guard: a scrub finds corruption
             reached = self._verifier.verify(host, place.offset, bytes_max=bytes_max)
         except DamagedLogError:
             return bytes_max
@@ -223,6 +224,7 @@ class LogCleaner:
         """Compact what is due. A failed log is skipped until the next step. Nothing is due while
         the trusted time is unknown: tombstones would be removed too early.
         """
+        # guard: nothing is compacted while the time is unknown
         if self._clock.deletion_ms() is None:
             return
         left_out: set[Partition] = set()
@@ -276,6 +278,8 @@ class LogCleaner:
             memory_bytes=self._memory_bytes,
         )
         compaction = host.compaction
+        # guard: tombstones wait for a copy in progress
+        # guard: only committed records are compacted
         compaction.begin(
             terms,
             high_watermark=lambda: host.high_watermark,
@@ -356,6 +360,8 @@ class Housekeeping:
         self._hosts = hosts
         self.compactor = compactor
         self.scrub = Scrubber(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
+        # guard: a broker checks the files of its logs
+        # guard: the durable end is recorded at an interval
         self._tasks = [
             loop.create_task(self._repeat(config.log_retention_check_interval_ms, self.retire)),
             loop.create_task(self._repeat(config.log_checkpoint_interval_ms, self.save)),

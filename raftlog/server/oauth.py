@@ -59,6 +59,7 @@ class Keys:
             found = KeySet.import_key_set(document)
         except (JoseError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is not a JWKS: {error}") from error
+        # guard: the keys of an identity provider are public ones
         if not found.keys or any(key.key_type == "oct" for key in found.keys):
             raise ValueError("it contains no public keys, or a secret key")
         self.current = found
@@ -92,6 +93,7 @@ class TokenExchange:
             principal = Principal(USER, check_name(name))
         except InvalidRequestError as error:
             raise AuthenticationError(FAILED) from error
+        # guard: a token does not name another user
         if found[1] and found[1] != name.encode():
             raise AuthenticationError(FAILED) from ValueError("authzid is another user")
         lifetime = min(max(claims["exp"] - self._now, 1), limits.TOKEN_LIFETIME_S_MAX)
@@ -109,6 +111,7 @@ class TokenExchange:
         registry = jwt.JWTClaimsRegistry(self._now, settings.clock_skew_seconds, **required)
         try:
             claims = jwt.decode(token, keys, algorithms=ALGORITHMS).claims
+            # guard: the claims of a token are compared
             registry.validate(claims)
         except InvalidKeyIdError as error:
             if self._keys.may_load():

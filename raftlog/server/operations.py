@@ -174,12 +174,14 @@ def summarize(
                     summary.leads[state.leader] += 1
                 for replica in state.replicas:
                     number = summary.replicas[replica]
+                    # guard: a page of a broker's partitions is bounded
                     if page is not None and replica == page.broker and number in listed:
                         moves_to = target(topic.id, partition)
                         status = _partition(
                             topics, topic, partition, host, broker_id, now, moves_to
                         )
                         summary.page.append(status)
+                        # guard: a page of a broker's partitions describes few of them in one step
                         cost += DESCRIPTION_COST
                     summary.replicas[replica] = number + 1
                 has_problem |= state.unclean_epoch >= 0
@@ -193,10 +195,12 @@ def summarize(
                 under_replicated += is_short
                 at_min_isr += len(own.replicas) > 1 and len(own.isr) <= own.min_isr
                 has_problem |= is_short
+            # guard: a summary of the cluster names a bounded number of partitions
             if has_problem and len(summary.partitions) < limits.CLUSTER_SUMMARY_PARTITIONS_MAX:
                 summary.partitions.append(
                     _partition(topics, topic, partition, host, broker_id, now, [])
                 )
+                # guard: a summary of the cluster describes few partitions in one step
                 cost += DESCRIPTION_COST
         summary.topics.append(
             TopicSummary(

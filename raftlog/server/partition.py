@@ -103,6 +103,7 @@ class BrokerClock:
     def read(self) -> tuple[float, TimestampMs]:
         """Return monotonic seconds, and the wall time for new records, of the same moment."""
         now = self.machine.monotonic()
+        # guard: records are stamped with the trusted time
         return now, self._trusted.record_ms(now, self.machine.wall_ms())
 
     def deletion_ms(self) -> TimestampMs | None:
@@ -323,6 +324,7 @@ class Partition:
     def is_at_rest(self) -> bool:
         """Whether all records are durable and committed, and no disk problem is known."""
         log, hindrance = self.log, self.hindrance
+        # guard: a partition with a problem is not at rest
         return (
             self._high_watermark == log.log_end_offset == log.durable_end_offset
             and self.closed is None
@@ -347,6 +349,7 @@ class Partition:
         self._leave_role()
         log = self.log
         self.leader, self.leader_epoch = broker_id, state.leader_epoch
+        # guard: a leader starts a new epoch at its log's end
         self.leadership = Leadership(
             state,
             broker_id,
@@ -376,6 +379,7 @@ class Partition:
 
     def follows(self, leader: int, leader_epoch: LeaderEpoch) -> bool:
         """Whether a response of ``leader`` in that epoch is for this replica."""
+        # guard: following is of one epoch
         return self._following == leader_epoch and self.leader == leader and self.closed is None
 
     def _leave_role(self) -> None:
@@ -403,6 +407,7 @@ class Partition:
             )
         )
         self._waiting_for_disk.refuse(reason)
+        # guard: waiting producers fail when the role ends
         self._waiting_for_commit.refuse(reason)
         for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
@@ -410,6 +415,7 @@ class Partition:
     def check_leading(self) -> Leadership:
         """Return the leadership, or raise ``NotLeaderError`` with the known leader."""
         self._check_open()
+        # guard: only the leader appends
         if self.leadership is None:
             whose = (
                 "no leader is known"
@@ -466,6 +472,8 @@ class Partition:
 
         def write() -> Appended:
             space = self._services.space
+            # guard: a retry is acknowledged below a watermark
+            # guard: producers do not use the last disk space
             if space.level and not self._is_stored(header):
                 space.check_producer(self.topic_partition)
             now_ms = self._services.clock.wall_ms()
@@ -489,6 +497,7 @@ class Partition:
         """
         self.check_leading()
         if not self.log.producers.needs(marker):
+            # guard: a marker refuses batches that wait for their verification
             self._on_marker(marker)
             self.when_committed(self.log.log_end_offset, done)
             return
@@ -513,6 +522,7 @@ class Partition:
             return
         if verification.producer_epoch > ended:
             epoch = self.reserved.get(marker.producer_id)
+            # guard: a reservation is of the epoch of its marker
             verification.last_has_ended(is_reserved=epoch == verification.producer_epoch)
         else:
             verification.end(
@@ -540,6 +550,7 @@ class Partition:
             raise self._disk_hung()
         if to_be_committed and self.obstacle:
             raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
+        # guard: NOT_ENOUGH_REPLICAS precedes the append
         if to_be_committed and not leadership.has_quorum:
             raise self._too_few_in_sync(leadership)
         try:
@@ -551,6 +562,7 @@ class Partition:
             self._refused(error)
             raise
         except DamagedLogError as error:
+            # guard: a corrupt copy redirects producers to another leader
             if len(leadership.state.replicas) == 1:
                 raise
             raise NotLeaderError(  # the producer retries instead of giving up
@@ -618,10 +630,12 @@ class Partition:
     def append_copied(self, batches: Buffer) -> None:
         """Append the leader's batches unchanged. Raises the errors of ``Log.append_replicated``."""
         self._check_open()
+        # guard: a follower appends nothing to a disk that hangs
         if self._is_disk_hung:
             self.hindrance.refused()  # so that it leaves the ISR
             raise self._disk_hung()
         try:
+            # guard: a follower does not use the last disk space
             self._services.space.check_replication(self.topic_partition)
             appended = self.log.append_replicated(batches)
         except StorageFailedError as error:
@@ -657,12 +671,15 @@ class Partition:
         epoch = self._following
 
         def work() -> None:
+            # guard: a truncation of an old epoch
             if self.closed is None and epoch is not None and self._following == epoch:
                 is_truncated = self._truncate_now(offset, restart=restart)
+                # guard: a copy records what its leader lacks
                 if is_truncated and copied_without > offset:
                     self._changed_log(lambda: self.log.note_missing_tombstones(copied_without))
             done()
 
+        # guard: a log is not truncated while it is compacted
         self.compaction.when_over(lambda: self._commit.between_syncs(work))
 
     def _changed_log(self, change: Callable[[], None]) -> bool:
@@ -699,7 +716,9 @@ class Partition:
 
     def advance_high_watermark(self, offset: Offset) -> None:
         """Apply the leader's high watermark: everything below ``offset`` is committed."""
+        # guard: a follower's watermark is in its log
         committed = min(offset, self.log.log_end_offset)
+        # guard: a follower's watermark never decreases
         if committed > self._high_watermark:
             self._high_watermark = committed
             self._on_high_watermark_advanced()
@@ -716,6 +735,7 @@ class Partition:
 
     def when_committed(self, end_offset: Offset, done: Acknowledge) -> None:
         """Call ``done`` once everything below ``end_offset`` is committed, or never will be."""
+        # guard: waiting for a commit
         if end_offset <= self._high_watermark:
             done(None)
         else:
@@ -727,6 +747,8 @@ class Partition:
         if self._waits_for_disk:
             now = self._services.loop.time()
             is_behind = leadership is not None and leadership.trails_s(now) >= disk.timeout_s
+            # guard: a leader whose disk is slow transfers leadership
+            # guard: a leader whose disk hangs transfers leadership
             is_held_up = disk.is_hung or is_behind
         self.hindrance.hold_up(is_held_up)
         has_all = self.log.durable_end_offset == self.log.log_end_offset
@@ -741,6 +763,7 @@ class Partition:
                 f"{self.topic_partition}: the disk of this broker has completed no sync for "
                 f"{self._services.disk.timeout_s:g} s. The record may or may not be stored"
             )
+            # guard: no producer waits for a disk that hangs
             self._waiting_for_disk.refuse(reason)
             self._waiting_for_commit.refuse(reason)
 
@@ -798,6 +821,7 @@ class Partition:
         if start_offset < self.log.log_start_offset:
             self._check_start()
         end_offset = self._high_watermark if end_offset is None else end_offset
+        # guard: reads end at the high watermark
         return self.log.read(start_offset=start_offset, end_offset=end_offset, bytes_max=bytes_max)
 
     def read_uncommitted(self, *, start_offset: Offset, bytes_max: int) -> list[bytes]:
@@ -810,6 +834,7 @@ class Partition:
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampSearch:
         """Return the first committed record at or after a time, in steps."""
         self._check_open()
+        # guard: times are looked up below the high watermark
         return self.log.offset_for_timestamp(timestamp_ms, end_offset=self._high_watermark)
 
     def watch(self, watcher: Watcher) -> None:
@@ -861,6 +886,7 @@ class Partition:
         except RaftlogError as error:
             done(error)
         else:
+            # guard: a start is reported when it is committed
             self._await_start(leadership, start, committed)
 
     def _await_start(self, leadership: Leadership, start: Offset, done: Acknowledge) -> None:
@@ -869,6 +895,7 @@ class Partition:
 
     def _check_start(self) -> None:
         leadership, start = self.leadership, self.log.log_start_offset
+        # guard: a read below the start ends permanently when the start is committed
         if leadership is not None and leadership.committed_start < start:
             raise LeaderNotAvailableError(
                 f"{self.topic_partition}: records before offset {start} are being deleted, and not "
@@ -882,8 +909,10 @@ class Partition:
         Raises ``NotEnoughReplicasError`` before anything is deleted, ``OffsetOutOfRangeError``.
         """
         leadership = self.check_leading()
+        # guard: nothing is deleted below min_isr
         if not leadership.has_quorum:
             raise self._too_few_in_sync(leadership)
+        # guard: only what is committed is deleted
         if before_offset > self._high_watermark:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition}: cannot delete records before offset {before_offset}: the "
@@ -896,6 +925,7 @@ class Partition:
             elif self.leadership is not leadership:
                 done(OutcomeUnknownError(f"{self.topic_partition}: another leader was elected"))
             else:
+                # guard: a deletion waits for the ISR
                 self._await_start(leadership, before_offset, done)
 
         self.advance_log_start(before_offset, deleted)
@@ -915,6 +945,7 @@ class Partition:
                 return
             clock = self._services.clock
             if self.leadership is not None:
+                # guard: retention uses the trusted time
                 self._drops.apply_retention(
                     now_ms=clock.deletion_ms(), high_watermark=self._high_watermark
                 )
@@ -947,6 +978,7 @@ class Partition:
 
     def when_quiet(self, done: Callable[[], None]) -> None:
         """Call ``done``, after ``close``, once no thread uses the files of the log."""
+        # guard: files stay until their compaction is over
         self.compaction.when_over(lambda: self._drops.when_quiet(done))
 
     # -- inside ------------------------------------------------------------------------------------
@@ -954,6 +986,7 @@ class Partition:
     def _check_open(self) -> None:
         if self.closed is not None:
             raise self.closed
+        # guard: an offline log answers no request
         if self.log.is_offline:
             # The end of the log is unknown, so no request can be answered.
             if self.leadership is not None and len(self.leadership.state.replicas) == 1:
@@ -1098,6 +1131,7 @@ class LogFlusher:
         """Run ``job`` while no task is in flight, before the next one begins: now, if there is
         none.
         """
+        # guard: truncations wait for the sync in progress
         if self._task is None:
             job()
         else:
@@ -1115,6 +1149,7 @@ class LogFlusher:
         self._snapshot_due = False
         if task is not None:
             self._began = self._counters.now()
+            # guard: progress is reported after the sync
             self._workers.submit(task.run, self._finished)
 
     def _finished(self, _result: None, error: Exception | None) -> None:
@@ -1129,12 +1164,14 @@ class LogFlusher:
             self._begin()  # the disk syncs newer appends while responses are created
             self._on_durable()
             return
+        # guard: a failed sync is the last
         self._stopped = True
         if not isinstance(error, OSError):  # for any error, the outcome of the sync is unknown
             error = OSError(errno.EIO, repr(error))
         failure = self._log.failed_sync(task, error)
         # Otherwise the log is corrupt, and has reported it.
         if isinstance(failure, StorageFailedError):
+            # guard: a failed sync ends the broker
             self._on_failed(failure)
         jobs, self._jobs = self._jobs, []
         for job in jobs:
@@ -1283,8 +1320,10 @@ def check_epoch(
 
     ``FencedLeaderEpochError`` for an older one, ``UnknownLeaderEpochError`` for a newer one.
     """
+    # guard: clients of any other epoch are rejected
     if known_epoch == -1 or known_epoch == leader_epoch:
         return
+    # guard: clients of an older epoch are fenced
     if known_epoch < leader_epoch:
         raise FencedLeaderEpochError(
             f"{topic_partition} is in leader epoch {leader_epoch}; the request knows {known_epoch}"
@@ -1466,6 +1505,7 @@ class LogCompaction:
             return
 
         def came_back(_result: None, error: Exception | None) -> None:
+            # guard: compaction begins and ends between syncs
             self._commit.between_syncs(partial(self._end, task, error, finished))
 
         workers.submit(partial(task.run, pause), came_back)
@@ -1473,6 +1513,7 @@ class LogCompaction:
     def _end(self, task: CompactionTask, error: Exception | None, finished: Finished) -> None:
         """Process the end of the thread's work on the task. Called between syncs."""
         # The log cannot use a stale task, because it lost records during the compaction.
+        # guard: an abandoned compaction has no effect
         is_done = error is None and not self.is_given_up and not task.is_stale
         try:
             if is_done:

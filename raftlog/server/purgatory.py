@@ -130,6 +130,7 @@ class Purgatory:
         self.bytes += size_bytes
         for host in hosts:
             host.watch(parked)
+        # guard: the memory of waiting fetches is limited
         while self.bytes > self._bytes_max:
             share = self.bytes / len(self._by_owner)
             mine = self._bytes_of.get(owner, 0) > share

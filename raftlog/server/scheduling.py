@@ -223,6 +223,7 @@ class Turns:
 
     def has_time(self) -> bool:
         """Whether the current connection may take another step."""
+        # guard: long requests yield
         return self._now() < self._share_ends
 
     def wait(self, worker: Worker) -> None:
@@ -433,6 +434,7 @@ class Rounds:
 
         The default of ``since`` is this call. Calls it at once, if such a result exists already.
         """
+        # guard: an old confirmation renews no lease
         if since is not None and since < self._answered:
             done(None)
             return
@@ -441,6 +443,7 @@ class Rounds:
             self._begin()
 
     def _begin(self) -> None:
+        # guard: a leadership confirmation covers earlier requests only
         self._under_way, self._waiting = self._waiting, []
         self._begun += 1
         self._ask(self._done)
@@ -488,6 +491,7 @@ class OffsetWaiters:
         before it has a lower end.
         """
         waiting = self._waiting
+        # guard: waiters complete only up to the committed offset
         while waiting and waiting[0][0] <= offset:
             waiting.popleft()[1](None)
 

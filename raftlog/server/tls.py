@@ -186,6 +186,7 @@ class ListenerContext(ssl.SSLContext):
         now, began = self._now(), self._began
         while began and next(iter(began.values())) <= now - limits.TLS_HANDSHAKE_S:
             del began[next(iter(began))]
+        # guard: the number of unfinished TLS handshakes is limited
         if len(began) >= limits.TLS_HANDSHAKES_MAX:
             error = ssl.SSLError(f"{len(began)} TLS handshakes are unfinished (TLS_HANDSHAKES_MAX)")
             self._failed(error)

@@ -149,6 +149,7 @@ class Copies:
 
     def is_unknown(self, key: str) -> bool:
         """See ``Copy.is_unknown``."""
+        # guard: copies are in doubt once the record of them is lost
         return not (self.is_complete or key in self.rows or key in self._accepted)
 
     def accept(self, topic_id: str, partition: int) -> None:
@@ -168,6 +169,7 @@ class Copies:
 
     def record(self, key: str, record: CopyRecord) -> None:
         """See ``Copy.record``."""
+        # guard: a copy in doubt is not recorded
         if self.is_unknown(key):
             return  # a record would end its doubt at the next start
         with self._lock:
@@ -310,6 +312,7 @@ def _decode_slot(data: bytes) -> tuple[int, Checkpoint] | None:
         return 0, Checkpoint()
     magic, crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
+    # guard: checkpoint's CRC
     if magic != _MAGIC or crc != crc32c(body):
         return None
     copy_id, sequence, *offsets = _BODY.unpack(body)
@@ -372,20 +375,26 @@ class CheckpointFile:
         known = None if self._copy is None else self._copy.known
         if known is None:
             return ""
+        # guard: a copy without its checkpoint is corrupt
         if not self.is_written:
             what = "the directory or its checkpoint is missing"
+        # guard: a copy with another id is corrupt
         elif self.latest.copy_id != known.copy_id:
             what = "now contains another copy"
+        # guard: a copy older than its record is corrupt
         elif self._sequence < known.sequence:
             what = "now contains an older state"
         else:
+            # guard: the durable end on record counts if it is newer than the checkpoint
             if known.end_sequence > self._sequence:
                 # A lower durable end offset is synced before it counts. If the log had been
                 # truncated since the record, the checkpoint would be newer than the record.
+                # guard: a checkpoint continues from the sequence on record
                 self._sequence = known.end_sequence
                 self.latest = replace(self.latest, durable_end_offset=known.durable_end_offset)
             return ""
         self._copy = None
+        # guard: a corrupt copy keeps no id
         self.latest = replace(self.latest, copy_id=UNIDENTIFIED)
         return f"held records up to offset {known.durable_end_offset}, and {what}"
 
@@ -423,11 +432,13 @@ class CheckpointFile:
 
     def _open(self) -> File:
         # The previous process may have ended before the names were durable if it wrote no slot.
+        # guard: without a slot, the names of a killed process count as not durable
         is_unnamed = self._sequence == 0
         if is_unnamed and self._copy is not None:
             # The first file of a log that never had a record. The parent exists since the log was
             # opened; if not, files are missing.
             self._disk.make_dir(self._directory)
+            # guard: a found directory counts as created now
             self._name = self._names.created()
         file = self._disk.open(self.path, create=True, pooled=True)
         if file.size() < SLOTS * SLOT_BYTES:
@@ -454,6 +465,7 @@ class CheckpointFile:
 
     def _finish_names(self) -> None:
         if self._copy is not None:  # else the directory was durable when the log was opened
+            # guard: a log's directory is durable before its checkpoint
             self._names.sync(self._directory.rpartition("/")[0], self._name)
         self._is_unnamed = False
 
@@ -500,6 +512,7 @@ class CheckpointFile:
         delete tasks can run in any order. Raises ``OSError``."""
         with self._lock:
             latest = self.latest
+            # guard: log start never decreases
             start = max(log_start_offset, latest.log_start_offset)
             if anchor is None or anchor.offset < latest.anchor.offset:
                 anchor = latest.anchor
@@ -518,27 +531,34 @@ class CheckpointFile:
 
     def _write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         file = self._file or self._open()
+        # guard: the checkpoint is at the path that a start reads
         if not self.is_in_place:
             raise missing(self.path)
         if checkpoint.copy_id == UNIDENTIFIED and self._copy is not None:
             checkpoint = replace(checkpoint, copy_id=self._copy.new_id())
         is_first = self._sequence == 0  # no slot holds anything that a torn write could destroy
         if self._is_unnamed:
+            # guard: checkpoint's file is created durably
             self._disk.sync_dir(self._directory)
             self._finish_names()
+        # guard: a copy is recorded before its first acknowledgement
         sync = sync or is_first or self._is_unrecorded  # the first also makes its size durable
         self.latest = checkpoint
         self._is_unsynced = True
+        # guard: durable change is in both slots
         for number in range(SLOTS if sync else 1):
             self._sequence += 1
+            # guard: checkpoint's slots alternate
             slot = self._sequence % SLOTS
             file.pwrite(encode_slot(self._sequence, checkpoint), slot * SLOT_BYTES)
             if sync and (number or not is_first):
+                # guard: checkpoint is synced on request
                 file.sync()
         if sync:
             self._is_unsynced = False
             self._record()
         elif self._copy is not None:
+            # guard: the durable end on record is of the last group commit
             self._copy.note_end(checkpoint.durable_end_offset, self._sequence)
 
     @property

@@ -101,6 +101,7 @@ class CompactionState:
         of a part, and at most ``kept_from``."""
         offset = 0
         for part in self.parts:
+            # guard: tombstones wait from the first pass that kept them
             if part.cleaned_at_ms > now_ms - retention_ms or part.end_offset > kept_from:
                 break
             offset = part.end_offset
@@ -329,6 +330,7 @@ class Compactor:
         found: list[Segment] = []
         for segment in log.candidates:
             last = segment.next_offset - 1
+            # guard: young records stay
             if last >= clean_end and lag_ms and _append_ms(segment, last) > now_ms - lag_ms:
                 break
             found.append(segment)
@@ -473,6 +475,7 @@ class Compactor:
         corrupt."""
         self._pass = None
         if self._task is not None:
+            # guard: a truncated log discards earlier tasks
             self._task.is_stale = True
 
     def lower_clean_end(self, end: Offset) -> None:
@@ -484,6 +487,7 @@ class Compactor:
         self.cancel()
         is_planned = self._task is not None and self._task.withdraw()
         state = self._state.cut(end)
+        # guard: new names are durable before a truncation removes the plan
         if self._has_swaps:
             self._disk.sync_dir(self._files.directory)
         if self._has_swaps or is_planned or state != self._state:
@@ -493,6 +497,7 @@ class Compactor:
     def finish_swaps(self) -> None:
         """Remove the performed swaps from the file, durably. Raises ``OSError``."""
         if self._has_swaps:
+            # guard: new names are durable before a clean stop removes the plan
             self._disk.sync_dir(self._files.directory)
             self._files.write(self._state)
             self._has_swaps = False
@@ -659,6 +664,7 @@ class CompactionFiles:
         """
         for swap in swaps:
             cleaned, log = self.cleaned_path(swap.base_offset), self._log_path(swap.base_offset)
+            # guard: a cleaned file of the wrong size replaces nothing
             if self._size(cleaned) == swap.size_bytes:
                 self._disk.rename(cleaned, log)
             elif self._size(log) != swap.size_bytes:
@@ -708,6 +714,7 @@ class CompactionFiles:
         try:
             state, swaps = self.read()
         except (DamagedLogError, OSError) as error:
+            # guard: an unreadable plan is corruption
             if leftovers and not self._is_lost():
                 return CompactionState(), f"{error}; a compaction was in progress"
             notes.append(f"{error}; the whole log counts as never compacted")
@@ -717,7 +724,9 @@ class CompactionFiles:
             self.replace(lost)
             return lost, ""
         if swaps:
+            # guard: a start performs the planned swaps
             self.carry_out(swaps)
+            # guard: new names are durable before a start removes the plan
             self._disk.sync_dir(self.directory)
             self.replace(state)
         for path in self.leftovers():
@@ -941,6 +950,7 @@ class Pass:
         transaction that need it: it is removed like a tombstone (KIP-534). One that began the
         epoch of its producer stays as the producer's last batch.
         """
+        # guard: markers stay while a replica may need them
         return header.base_offset >= self.due_below or header.base_offset in self.remembered
 
     def state_after(self) -> CompactionState:
@@ -1002,7 +1012,9 @@ class CompactionTask:
 
     def _run(self, pause: Pause) -> None:
         if self.settles:
+            # guard: new names are durable before swaps are settled
             self.disk.sync_dir(self.files.directory)
+            # guard: swaps are settled before a file of the same name is created
             self.files.write(self.work.state)
             self.is_settled = True
         if self.work.newest is None:
@@ -1026,6 +1038,7 @@ class CompactionTask:
                 header = original.header
                 if header.next_offset <= work.clean_end:
                     continue
+                # guard: a pass ends where its map is full
                 if not learning.add(original):
                     learning.flush()
                     work.newest = learning.newest
@@ -1046,6 +1059,7 @@ class CompactionTask:
                     follows = before is None or verify_chain(header, previous_chain=before)
                     if header.base_offset != (header.base_offset if offset is None else offset):
                         raise CorruptBatchError(f"offset {header.base_offset}, expected {offset}")
+                    # guard: compacted batches continue the hash chain
                     if not follows:
                         raise CorruptBatchError("hash chain does not match the previous batch")
                 except (CorruptBatchError, OSError) as error:
@@ -1095,6 +1109,7 @@ class CompactionTask:
                 writing.add([*rewriter.finish(), Rewritten(header, (original.data,))])
                 continue
             work.records_removed += header.record_count - int(np.count_nonzero(kept))
+            # guard: the batch with a producer's newest sequence stays
             keeps_producer = header.has_producer and header.base_offset in work.remembered
             writing.add(rewriter.add(original, kept, keeps_producer=keeps_producer))
 
@@ -1117,8 +1132,11 @@ class CompactionTask:
                 kept[:] = False
             elif self._is_keyed(original):
                 has_key = original.keyed()
+                # guard: records without a key stay
+                # guard: a newer record of the same key
                 kept &= ~has_key | (newest[row : row + count] <= offsets)
                 tombstones = kept & has_key & original.tombstones()
+                # guard: tombstones wait
                 kept &= ~(tombstones & (offsets < work.due_below))
                 self._count_tombstones(offsets[tombstones & kept])
                 row += count
@@ -1126,6 +1144,7 @@ class CompactionTask:
 
     def _is_keyed(self, original: Original) -> bool:
         """Whether records of it replace others of their keys, and can be replaced."""
+        # guard: aborted records replace no others
         return (
             original.has_keys
             and original.header.record_count > 0
@@ -1158,10 +1177,14 @@ class CompactionTask:
             swaps = [swap for swap, _segment in self.cleaned]
             self.state = self.work.state_after() if self.work.is_done else self.work.state
             if swaps:
+                # guard: the durable end is saved before an index is removed
                 self.checkpoint.update(sync=True)
                 self.lost_indexes = True
+                # guard: old indexes are removed before the plan
                 self.files.remove_indexes(swaps)
+                # guard: a cleaned file has a durable name before the plan
                 self.disk.sync_dir(self.files.directory)
+            # guard: the plan is written before segments are removed
             if swaps or self.state != self.work.state:
                 self._write(swaps)
             self.is_planned = bool(swaps)
@@ -1190,6 +1213,7 @@ class CompactionTask:
 
     def discard(self) -> None:
         """Remove the cleaned files without using them. Raises ``OSError``."""
+        # guard: a plan that may have been written is left to the next start
         if self.is_unsure:
             return
         for path in self._made:
@@ -1328,4 +1352,5 @@ class _Writing:
     def finish(self) -> None:
         """Write and sync all buffered data."""
         self._flush()
+        # guard: a cleaned file is synced
         self._file.sync()

@@ -36,15 +36,23 @@ class SyncTask:
 
     def run(self) -> None:
         is_unnamed = self.checkpoint.is_unnamed  # the owner may create it during this task
+        # guard: the checkpoint is updated after the sync
         for file in self.data:
+            # guard: segment data is synced
             file.sync()
+            # guard: synced files are at the path that a start reads
             if not file.is_in_place():  # a start would not find the synced data
                 raise missing(file.path)
         if self.epochs is not None:
+            # guard: epochs are durable before their batches count as durable
             self.files.write_epochs(self.epochs)  # syncs the directory too
+        # guard: a new checkpoint without a new segment has a durable name, too
         elif self.new_names or is_unnamed:
+            # guard: new segment's name is synced
             self.disk.sync_dir(self.directory)
+        # guard: a sync covers only the names from before it
         if is_unnamed:
+            # guard: names are durable before the acknowledgement, also on a full disk
             self.checkpoint.sync_parent()
         try:
             self._note()
@@ -105,8 +113,11 @@ class DeleteTask:
         log end, which may be new. If the disk is too full for the snapshot, it is written after the
         removal. Only in this case a crash in between can lose producer state.
         """
+        # guard: producers are saved before their batches are deleted
         saved = self.snapshot is None or self.files.try_write_snapshot(*self.snapshot)
+        # guard: the new log start is durable before its files are removed
         self.checkpoint.raise_log_start(self.log_start_offset, self.anchor)
+        # guard: the log's end has a durable name before old files are removed
         self.disk.sync_dir(self.directory)
         for path in self.paths:
             if self.disk.exists(path):

@@ -172,11 +172,13 @@ class Log:
     def acknowledged_end_offset(self) -> Offset:
         """End of the records that may be acknowledged: the durable end offset, or the log end with
         ``flush.policy=os``."""
+        # guard: only what is durable is acknowledged
         return self.log_end_offset if self.config.flush_policy == "os" else self.durable_end_offset
 
     @property
     def readable_end_offset(self) -> Offset:
         """End of the readable records: the start of the corruption, or the log end."""
+        # guard: reads stop at corruption
         return self.log_end_offset if self._readable_end is None else self._readable_end
 
     def chain_at(self, offset: Offset) -> int | None:
@@ -263,6 +265,7 @@ class Log:
             segment, position, header = newer
             batch = segment.pread(header.length, position)
             decode = partial(find_timestamp, batch, timestamp_ms, from_offset=from_offset)
+            # guard: a search by time decompresses large batches in a thread
             is_large = header.uncompressed_length > VALIDATED_ON_LOOP_BYTES_MAX
             try:
                 found = (yield decode) if is_large else decode()
@@ -317,6 +320,7 @@ class Log:
         is_mirrored = at_offset != NO_BASE_OFFSET
         check(header, self.config, now_ms=now_ms, is_mirrored=is_mirrored)
         if header.producer_id >= 0 and not header.is_control:
+            # guard: producers are checked
             earlier = self.producers.check(header)
             if earlier is not None:
                 return Appended(
@@ -347,6 +351,7 @@ class Log:
         """Append a checked batch."""
         base_offset = self.log_end_offset
         is_mirrored = at_offset != NO_BASE_OFFSET
+        # guard: a mirrored batch goes to its offset or nowhere
         if is_mirrored and at_offset != base_offset:
             raise not_at_end(at_offset, base_offset)
         try:
@@ -370,9 +375,11 @@ class Log:
     def _begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
         """Add a new epoch, before its first batch is written. The next sync saves it."""
         if leader_epoch <= self.epochs.latest:
+            # guard: old leader may not append
             assert leader_epoch == self.epochs.latest, "an append with an old leader epoch"
             return
         self.epochs.assign(leader_epoch, self.log_end_offset)
+        # guard: a sync saves the leader's new epoch
         self._new_epochs = True
 
     # -- as a follower -----------------------------------------------------------------------------
@@ -455,6 +462,7 @@ class Log:
         for header in run:
             if header.leader_epoch > grown.latest:
                 grown.assign(header.leader_epoch, header.base_offset)
+        # guard: a sync saves the epochs of copied batches
         self.epochs, self._new_epochs = grown, True
 
     # -- as leader or follower ---------------------------------------------------------------------
@@ -473,11 +481,14 @@ class Log:
         except OSError as error:
             if error.errno not in NO_DESCRIPTOR:  # else the file was not opened, nor written
                 self._undo(active, error)
+            # guard: epochs of batches that were not written are forgotten
             self.epochs.cut(self.log_end_offset)  # its first batch was not written
             raise self._write_failed(error) from error
+        # guard: durable end moves only with a sync
         self.log_end_offset = stored[-1].next_offset
         for header in stored:
             if header.producer_id >= 0:
+                # guard: producers of replicated batches are recorded
                 self.producers.note(header)
         self._note_unsynced(active)
 
@@ -486,8 +497,10 @@ class Log:
 
         The next task syncs the truncation: a power failure could restore these bytes after later
         appends."""
+        # guard: the truncation of a partial write is synced
         self._note_unsynced(active)
         try:
+            # guard: a partial write is truncated
             active.file.truncate(active.size_bytes)
         except OSError as error:
             raise self._failed(f"truncating a partial write of {active.path}", error) from cause
@@ -585,6 +598,7 @@ class Log:
         """Accept a task that has run. The records that it covers are now durable."""
         assert task is self._task
         self._task = None
+        # guard: durable end is what the task covers
         self.durable_end_offset = max(self.durable_end_offset, task.end_offset)
         self._segments.remember(task.end_offset, task.end_position)
         self._segments.close_surplus(keep=self._unsynced)
@@ -598,6 +612,7 @@ class Log:
         """
         assert task is self._task
         self._task = None
+        # guard: failed fsync is fatal
         return self._failed(f"syncing {self.directory}", error)
 
     def record_copy(self) -> None:
@@ -631,6 +646,7 @@ class Log:
     def _check_writable(self) -> None:
         if self._failure is not None:
             raise self._failure
+        # guard: a corrupt log rejects writes
         if self.damage:
             raise DamagedLogError(self.damage)
 
@@ -651,11 +667,14 @@ class Log:
         return self.disk_failed(f"writing to {self.directory}", error)
 
     def _failed(self, doing: str, error: Exception) -> DamagedLogError | StorageFailedError:
+        # guard: missing files are corruption of their log
         if isinstance(error, OSError) and error.errno in MISSING:
             return self._note_missing(str(error))
+        # guard: a failed disk takes down its replicas only
         if self.log_dir.is_cause_of(error):
             self.log_dir.fail(f"{doing} failed: {error}")
             return self.go_offline()
+        # guard: failed write is fatal
         self._failure = StorageFailedError(f"{doing} failed: {error}")
         return self._failure
 
@@ -709,6 +728,7 @@ class Log:
 
     def _note_missing(self, what: str) -> DamagedLogError:
         """Mark the log as corrupt: files are missing, and a start would not find their records."""
+        # guard: a missing log directory is offline
         self.log_dir.check_place()
         if self.is_offline:
             return self.go_offline()
@@ -758,6 +778,7 @@ class Log:
             for part in parts:
                 for header, _ in split_checked(part):
                     follows = chain is None or verify_chain(header, previous_chain=chain)
+                    # guard: a scrub checks chains
                     if header.base_offset != offset or not follows:
                         raise CorruptBatchError("it does not follow the previous batch")
                     offset, chain = header.next_offset, header.chain
@@ -812,6 +833,7 @@ class Log:
         or by a later ``apply_retention`` if a sync task is not returned yet. Raises ``OSError``.
         """
         assert self.log_start_offset <= offset <= self.log_end_offset
+        # guard: a log start counts when it is durable
         self.log_start_offset = offset
         self.producers.transactions.forget_below(offset)
         self.epochs.advance_start(offset)  # the file keeps them until the next epoch
@@ -823,6 +845,7 @@ class Log:
             if self.durable_end_offset == self.log_end_offset:
                 saved_offset = offset
                 self._roll_if_all_is_deleted()
+            # guard: segments wait for a snapshot of their producers
             dropped = self._segments.drop_below(min(offset, saved_offset))
         if dropped:
             self._compactor.cancel()
@@ -876,6 +899,7 @@ class Log:
         (``LogFlusher.between_syncs``). Delete tasks that have not run yet are run here. Raises
         ``DamagedLogError``, ``StorageFailedError``, and ``DiskFullError`` if nothing has changed.
         """
+        # guard: no truncation during a sync
         assert self._task is None, "a sync task is outstanding: complete it first"
         assert self.log_start_offset <= offset <= self.log_end_offset
         self._check_writable()
@@ -886,6 +910,7 @@ class Log:
         try:
             self._finish_drops()
             end = self._segments.batch_start(offset)
+            # guard: the clean end is lowered before a truncation
             self._compactor.lower_clean_end(end)
             self._cut_producers(end)
             self._truncate(end)
@@ -903,6 +928,7 @@ class Log:
     def _finish_drops(self) -> None:
         """Run all pending delete tasks. If one ran later, it would refer to truncated records."""
         for drop in self._drops:
+            # guard: deletions end before a truncation
             drop.run()
         self._drops.clear()
 
@@ -910,15 +936,18 @@ class Log:
         """Reset the producer state to ``end`` and save it. Later snapshots are removed, and deleted
         segments can no longer be replayed."""
         rebuilt = rebuild_producers(self._files, self._segments, end)
+        # guard: producers are truncated
         self.producers.cut(end, rebuilt)
         self._files.try_write_snapshot(end, self.producers.snapshot())
 
     def _truncate(self, end: Offset) -> None:
         """Truncate the log at ``end``, the start of a batch."""
+        # guard: the durable end is lowered before a truncation
         self._lower_ends(end)
         self._remove_indexes(end)
         while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
             self._segments.pop_last().remove()
+        # guard: segments are removed durably, the last one first
         self._disk.sync_dir(self.directory)
         last = self._segments[-1]
         if last.next_offset > end:
@@ -930,8 +959,11 @@ class Log:
         self._unsynced = [s for s in self._unsynced if s in left]
         self._sealed = [s for s in self._sealed if s in left[:-1]]
         # Also remove an epoch that starts at ``end``: none of its batches is left (as in Kafka).
+        # guard: the epoch file is truncated too
+        # guard: epochs are truncated with their batches
         if self.epochs.cut(end - 1):
             self._files.write_epochs(self.epochs)
+        # guard: snapshots are truncated
         self._files.cut_snapshots(end)
 
     def _lower_ends(self, end: Offset) -> None:
@@ -942,6 +974,7 @@ class Log:
         self.durable_start_offset = min(self.durable_start_offset, end)
         self.durable_end_offset = min(self.durable_end_offset, end)
         self._high_watermark = min(self._high_watermark, end)
+        # guard: the durable end is lowered durably
         self._checkpoint.update(
             log_start_offset=self.log_start_offset,
             high_watermark=self._high_watermark,
@@ -955,6 +988,7 @@ class Log:
         for segment in self._segments:
             if segment.next_offset > end:
                 segment.remove_index()
+        # guard: indexes are removed before their batches
         self._disk.sync_dir(self.directory)
 
     def _follow_what_is_before(self, last: Segment) -> None:
@@ -1007,6 +1041,7 @@ class Log:
         self._anchor = Anchor(offset)
         self.log_start_offset = self.log_end_offset = self.durable_end_offset = offset
         self._high_watermark = offset
+        # guard: a restart from an empty log is durable
         self._checkpoint.update(
             log_start_offset=offset,
             high_watermark=offset,
@@ -1045,6 +1080,7 @@ class Log:
         A pass would not see these segments and would mark the log as clean. A later pass could then
         remove a tombstone while a restored segment still contains records of its key.
         """
+        # guard: no pass before a deletion is durable
         return any(drop.paths and not drop.is_done for drop in self._drops)
 
     def _compactable(self, high_watermark: Offset) -> Compactable:
@@ -1059,10 +1095,13 @@ class Log:
 
     def _cleanable(self, high_watermark: Offset) -> list[Segment]:
         """Return the segments that a pass may rewrite, a prefix of the log."""
+        # guard: compaction ends at the last stable offset
         stable = self.producers.transactions.last_stable_offset(high_watermark)
+        # guard: only committed, durable records in a snapshot are compacted
         bound = min(stable, self.durable_end_offset, self._files.snapshot_offset)
         found: list[Segment] = []
         for segment in self._segments[:-1]:
+            # guard: segments that wait for their index are not compacted
             is_busy = segment in self._unsynced or segment in self._sealed
             if segment.next_offset > bound or is_busy or not segment.size_bytes:
                 break
@@ -1156,6 +1195,7 @@ class Log:
         transactions = self.producers.transactions
         if self.config.is_compacted and transactions.aborted_count and not self.damage:
             transactions.forget_below(self.log_start_offset)
+            # guard: transactions without their markers are forgotten
             transactions.keep_aborted(
                 lambda each: each.marker_offset >= below or self._has_marker(each.marker_offset)
             )
@@ -1176,6 +1216,7 @@ class Log:
         """
         error = task.error
         if isinstance(error, DamagedLogError):
+            # guard: corruption that compaction finds is recorded
             self.note_damage(str(error), offset=task.damage_offset)
         elif isinstance(error, OSError) and (error.errno not in NO_ROOM or task.is_unsure):
             self._failed(f"compacting {self.directory}", error)
@@ -1319,6 +1360,7 @@ def check(
     ``is_mirrored``: another cluster has admitted the records. They may be old, and compaction may
     have joined them in a batch that exceeds max.message.bytes.
     """
+    # guard: only a broker writes compacted batches
     if header.is_compacted:
         raise InvalidRequestError(
             "the batch is marked as compacted. Only brokers write compacted batches: clear the "
@@ -1375,15 +1417,18 @@ def check_replicated(
     decreases or a missing append time, and ``ChainMismatchError``.
     """
     for header in headers:
+        # guard: offsets of replicated batches
         if header.base_offset != offset:
             raise CorruptBatchError(
                 f"replicated batch has base offset {header.base_offset}, expected {offset}"
             )
+        # guard: hash chain of replicated batches
         if chain is not None and not verify_chain(header, previous_chain=chain):
             raise ChainMismatchError(
                 f"{directory}: the hash chain of the leader's batch at offset {offset} "
                 "does not match the batches of this replica below it"
             )
+        # guard: epochs of replicated batches
         if header.leader_epoch < max(epoch, 0) or header.append_timestamp < 0:
             raise CorruptBatchError(
                 f"replicated batch at offset {offset} has epoch {header.leader_epoch} and "

@@ -85,6 +85,7 @@ class LogDir:
         if not self.is_expendable:
             return False
         path = error.filename if isinstance(error, OSError) else None
+        # guard: a failure of the data directory ends the broker
         return path is None or str(path) == self.path or str(path).startswith(f"{self.path}/")
 
     def contain(self, error: OSError) -> None:
@@ -222,6 +223,7 @@ class LogDirs:
         notes: list[str] = []
         for path in paths:
             log_dir = self._open(path, _known_at(catalog, path), identity, new_id)
+            # guard: a log directory is not copied
             if log_dir.id in self._by_id:
                 raise DataDirectoryError(
                     f"log directories {self._by_id[log_dir.id].path} and {path} are the same "
@@ -232,6 +234,7 @@ class LogDirs:
         now_at = {log_dir.path: log_dir.id for log_dir in self.further}
         gone = {id_: known for id_, known in catalog.log_dirs.items() if id_ not in self._by_id}
         replaced = {id_: now_at[at.path] for id_, at in gone.items() if at.path in now_at}
+        # guard: a removed log directory has no replicas
         _check_unused(catalog, {id_: at for id_, at in gone.items() if id_ not in replaced})
         notes += [
             f"log directory {gone[id_].path} was replaced by an empty directory: the replicas in "
@@ -281,8 +284,10 @@ class LogDirs:
         new_id: Callable[[], str],
     ) -> LogDir:
         disk = self._disk
+        # guard: a known log directory is never created again
         if known is None:
             disk.make_dirs(path)
+        # guard: a bare mount point is no empty disk
         elif known[1].is_mount and not disk.is_mount(path):
             raise OSError(errno.ENODEV, "its file system is not mounted", path)
         content = set(disk.list_dir(path)) - _NO_CONTENT
@@ -290,6 +295,7 @@ class LogDirs:
         self._locks.append(disk.lock(f"{path}/lock"))
         state = _read(disk, path)
         if state is None:
+            # guard: a log directory with files has an identity
             if content:
                 text = "it is not empty, and its file is missing"
                 raise OSError(errno.ENOENT, text, f"{path}/{NAME}")
@@ -299,6 +305,7 @@ class LogDirs:
                 f"log directory {path} has format version {state['version']}, but this release "
                 f"reads version {FORMAT_VERSION}. Use the release that wrote it, or upgrade"
             )
+        # guard: a log directory belongs to one data directory
         if state["directory_id"] != identity.directory_id:
             raise DataDirectoryError(
                 f"log directory {path} belongs to broker id {state['broker_id']} with another data "
@@ -362,6 +369,7 @@ def _check_paths(disk: Disk, paths: Sequence[str]) -> None:
     """Raise ``DataDirectoryError`` if one directory is another one, or inside it."""
     real = [os.path.join("/", disk.real_path(path)) for path in paths]
     for (path, at), (other, other_at) in combinations(zip(paths, real, strict=True), 2):
+        # guard: no log directory is inside another one
         if os.path.commonpath([at, other_at]) in (at, other_at):
             raise DataDirectoryError(
                 f"data.dir and log.dirs: {path} and {other} are the same directory, or one is "

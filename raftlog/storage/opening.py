@@ -80,7 +80,9 @@ def open_log(
     if log_dir.failure:
         return _without_files(disk, directory, copy, log_dir)
     # The link leads to a file system that is not mounted, or to a lost directory.
+    # guard: a copy at a dangling link is corrupt
     link = disk.dangling_link(directory)
+    # guard: only a log that never had a record gets a directory
     if not link and (copy is None or copy.known is None):
         if copy is not None and not disk.exists(directory):
             disk.make_dirs(directory.rpartition("/")[0])
@@ -179,7 +181,9 @@ class _Opening:
             _start_anew_at(recovered, start)
             _make_durable(self._disk, self._directory, recovered)
             if segments and not self._checkpoint.is_written:
+                # guard: names of a killed process are durable before its records are served
                 self._checkpoint.settle()
+            # guard: snapshots beyond the end are removed at a start
             files.cut_snapshots(end)
             self._compaction_state = self._compaction_files.keep_up_to(self._compaction_state, end)
             if self._trouble:
@@ -232,6 +236,7 @@ class _Opening:
             changed = epochs.cut(end)
             if epochs.latest < _last_epoch(recovered.segments):
                 fits = changed = self._add_epochs(epochs, recovered, self._durable_end)
+        # guard: epochs fit the log at a start
         if epochs is None or not (fits and _fits(epochs, recovered.segments, self._start)):
             if epochs is not None:
                 recovered.notes.append("epoch cache does not match the log; it is rebuilt")
@@ -249,6 +254,7 @@ class _Opening:
         for header in _readable_headers(recovered, start, self._index_interval_bytes):
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
+            # guard: epochs without batches do not cover others' batches
             elif epochs.epoch_at(header.base_offset) != header.leader_epoch:
                 return False
         return True
@@ -268,6 +274,7 @@ class _Opening:
         with suppress(DamagedLogError):  # their records are deleted
             _replay(producers, headers_from(leftovers, from_offset))
         headers = _readable_headers(recovered, from_offset, self._index_interval_bytes)
+        # guard: producers are replayed at a start
         _replay(producers, headers)
         if not recovered.damage:
             unsaved = (end, producers.snapshot()) if leftovers else None
@@ -310,6 +317,7 @@ def _live_offset(recovered: Recovered, log_start_offset: Offset) -> Offset:
     File names are not sufficient. This start may have removed an empty segment, and then the file
     before it does not belong to the log either.
     """
+    # guard: files below an empty log are removed
     return recovered.segments[0].base_offset if recovered.segments else log_start_offset
 
 
@@ -337,9 +345,11 @@ def _make_durable(disk: Disk, directory: str, recovered: Recovered) -> None:
     """
     for segment in recovered.scanned:
         _write_again(segment, recovered.durable_offset)
+        # guard: recovered segments are synced
         segment.file.sync()
         if segment is not recovered.segments[-1]:
             segment.close()
+    # guard: the truncation of a torn write is synced
     if recovered.scanned or recovered.notes:
         disk.sync_dir(directory)
 
@@ -354,6 +364,7 @@ def _write_again(segment: Segment, durable_offset: Offset) -> None:
     position = segment.find(offset)[0] if offset < segment.next_offset else segment.size_bytes
     while position < segment.size_bytes:
         data = segment.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
+        # guard: bytes after a failed sync are written again
         segment.file.pwrite(data, position)
         position += len(data)
 
@@ -508,12 +519,14 @@ def recover(
     segments = {base: Segment(disk, directory, base) for base in bases}
     for base in base_offsets(names, INDEX_SUFFIX):
         covered = _take_index(disk, directory, base, segments.get(base))
+        # guard: an index proves what was durable
         durable_offset = max(durable_offset, covered)
     if durable_offset <= log_start_offset:
         durable_offset = 0
     result = Recovered([], durable_offset, anchor=anchor)
     trouble = _load(list(segments.values()), log_start_offset, index_interval_bytes, result)
     end = result.segments[-1].next_offset if result.segments else log_start_offset
+    # guard: corruption is distinguished from a torn write
     if end < result.durable_offset:
         result.damage_offset = end
         result.damage = trouble or (
@@ -525,6 +538,7 @@ def recover(
         behind = _valid_behind(result.segments[-1] if result.segments else None, rest, end)
         if behind >= 0:
             trouble += f". A valid batch at offset {behind} follows"
+        # guard: a replica's torn write is not truncated without its group
         if cuts_torn:
             _cut(disk, directory, result, rest, trouble)
         else:
@@ -604,6 +618,7 @@ def _load(
     """Load the segments up to the first bad one. Returns the description of the problem, or ""."""
     expected = log_start_offset
     for segment, following in zip_longest(segments, segments[1:]):
+        # guard: a missing segment is corruption
         if segment.base_offset > expected:
             return (
                 f"{segment.path} starts above the expected offset {expected}: segment files are "
@@ -632,6 +647,7 @@ def _take_index(disk: Disk, directory: str, base: Offset, segment: Segment | Non
     try:
         if segment is None or summary.log_bytes > segment.file.size():
             return summary.next_offset
+        # guard: an index fits its segment
         if not _index_fits(segment, index, summary):
             return -1  # index of another log
     except (DamagedLogError, OSError) as error:
@@ -675,6 +691,7 @@ def _follows(following: Segment, segment: Segment) -> bool:
         following.close()
     # A compacted batch has no such proof and needs none: compaction waits for a sync of the
     # truncation, after which these bytes cannot be restored.
+    # guard: a compacted batch is no proof
     return not header.is_compacted and verify_chain(header, previous_chain=segment.summary.chain)
 
 
@@ -695,6 +712,7 @@ def _load_segment(segment: Segment, index_interval_bytes: int, result: Recovered
         if error.errno in NO_DESCRIPTOR:
             raise
         # The content of the segment is unknown. It must not be truncated as a torn write.
+        # guard: a segment that cannot be opened at a start is no torn write
         result.durable_offset = max(result.durable_offset, segment.next_offset + 1)
         return f"{segment.path} cannot be opened: {error}"
     finally:
@@ -713,10 +731,12 @@ def _scan(segment: Segment, index_interval_bytes: int, *, chain_known: bool) -> 
                 raise CorruptBatchError(
                     f"base offset {header.base_offset}, expected {segment.next_offset}"
                 )
+            # guard: epochs of what is recovered
             if header.leader_epoch < before.leader_epoch:
                 raise CorruptBatchError(
                     f"epoch {header.leader_epoch} after epoch {before.leader_epoch}"
                 )
+            # guard: chain of what is recovered
             if chain_known and not verify_chain(header, previous_chain=before.chain):
                 raise CorruptBatchError("hash chain does not match the previous batch")
         except CorruptBatchError as error:
@@ -760,6 +780,7 @@ class _Window:
         header = parse_header(self._take(position, HEADER_BYTES))
         if header.length > self._size - position:
             raise CorruptBatchError("unexpected end of file inside the batch")
+        # guard: CRC of what is recovered
         return check(self._take(position, header.length))
 
     def _take(self, position: int, length: int) -> memoryview:

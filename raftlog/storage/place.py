@@ -59,6 +59,7 @@ def take(
     member_id, was = str(known["member_id"]), known["inode"]
     if inode == was:
         return Place(member_id)
+    # guard: a directory that was copied while it was open is another member
     is_copy = bool(was and inode) and not may_move
     place = Place(new_id(), member_id) if is_copy else Place(member_id)
     state = {"directory_id": directory_id, "member_id": place.member_id, "inode": inode}

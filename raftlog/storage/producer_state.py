@@ -136,6 +136,7 @@ class ProducerTable:
         is_kafka = header.layout == KAFKA_ROWS
         if known is None and is_kafka:
             return None
+        # guard: an old epoch of a producer
         if known is not None and header.producer_epoch < known.epoch:
             raise ProducerFencedError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} is fenced by "
@@ -145,11 +146,14 @@ class ProducerTable:
         if known is not None and header.producer_epoch == known.epoch:
             last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
             for batch in known.batches:
+                # guard: a duplicate has the same checksum
                 if not is_kafka and batch.crc32c not in (None, header.crc32c):
                     continue  # same sequences, other records
+                # guard: a duplicate batch
                 if (batch.base_sequence, batch.last_sequence) == (header.base_sequence, last):
                     return batch
             expected = (known.batches[-1].last_sequence + 1) % SEQUENCES
+        # guard: a gap in a producer's sequence
         if header.base_sequence != expected:
             kind = UnknownProducerError if known is None else OutOfOrderSequenceError
             raise kind(
@@ -205,12 +209,14 @@ class ProducerTable:
         is_open = marker.producer_id in self.transactions
         if known is None:
             return marker.is_bumped
+        # guard: a replaced coordinator ends nothing
         if marker.coordinator_epoch < known.coordinator_epoch:
             raise StaleTransactionCoordinatorError(
                 f"a marker for producer {marker.producer_id} of coordinator epoch "
                 f"{marker.coordinator_epoch}; the newest is {known.coordinator_epoch}"
             )
         epoch = marker.producer_epoch
+        # guard: a bumped marker ends an older epoch only
         if epoch < known.epoch or (is_open and marker.is_bumped and epoch == known.epoch):
             raise ProducerFencedError(
                 f"a marker for producer {marker.producer_id} of epoch {epoch}; its newest batch "
@@ -282,6 +288,7 @@ class ProducerTable:
             del self._producers[next(each for each in self._producers if self._may_go(each))]
 
     def _may_go(self, producer_id: int) -> bool:
+        # guard: open transactions outlive the expiry of producers
         return producer_id not in self.transactions
 
     def cut(self, log_end_offset: Offset, rebuilt: ProducerTable) -> None:
@@ -309,6 +316,7 @@ class ProducerTable:
                     producer.marker_ms = other.marker_ms
         by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
         self._producers = dict(by_last_write)
+        # guard: truncation opens transactions again
         self.transactions = rebuilt.transactions
 
     def expire(self, *, now_ms: TimestampMs) -> int:
@@ -362,6 +370,7 @@ def _written(header: BatchHeader) -> WrittenBatch:
     first = last = NO_SEQUENCE  # of a marker
     if not header.is_control:
         first = header.base_sequence
+        # guard: a compacted batch counts its sequences by offsets
         last = last_sequence(first, header.last_offset_delta + 1)
     return WrittenBatch(
         first,

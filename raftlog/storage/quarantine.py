@@ -67,6 +67,7 @@ def _rename(disk: Disk, path: str) -> tuple[str, list[str]]:
     number = int(earlier[-1].rpartition(MARK)[2]) + 1 if earlier else 1
     moved = f"{path}{MARK}{number}"
     disk.rename(path, moved)
+    # guard: quarantine is durable before the new log
     disk.sync_dir(path.rpartition("/")[0])
     return moved, earlier
 

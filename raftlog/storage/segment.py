@@ -136,6 +136,7 @@ class Segment:
         if position == 0:
             summary.first_append_ms = header.append_timestamp
         age_ms = header.append_timestamp
+        # guard: a batch without records is as old as its append
         if header.record_count:  # else compaction has removed its records, and their timestamps
             age_ms = min(age_ms, header.newest_timestamp_ms)
         summary.newest_age_ms = max(summary.newest_age_ms, age_ms)
@@ -161,6 +162,7 @@ class Segment:
         try:
             data = self.file.pread(size, position)
         except OSError as error:
+            # guard: a segment that cannot be opened is corruption
             if error.errno in NO_DESCRIPTOR:
                 raise
             raise self.damaged(position, error) from error
@@ -256,6 +258,7 @@ class Segment:
             kept.append(header)
         self._keep(kept, index_interval_bytes)
         self.file.truncate(self.size_bytes)
+        # guard: a truncated segment is synced
         self.file.sync()
 
     def forget_bad(self, *, index_interval_bytes: int) -> None:
@@ -738,6 +741,7 @@ class LogFiles:
         beyond = [offset for offset in offsets if offset > log_end_offset]
         for offset in beyond:
             self._disk.remove(self._path(file_name(offset, SNAPSHOT_SUFFIX)))
+        # guard: snapshots are truncated durably
         if beyond:
             self._disk.sync_dir(self.directory)
         kept = offsets[: len(offsets) - len(beyond)]

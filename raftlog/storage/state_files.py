@@ -65,6 +65,7 @@ def _sealed(text: bytes) -> bytes:
 def decode(data: bytes, *, path: str) -> dict[str, Any]:
     """Return the state in ``data``. Raises ``DamagedLogError`` with ``path`` in its text."""
     text = data[_TEXT_POSITION:-1]
+    # guard: state file's CRC
     if data != _sealed(text):
         raise DamagedLogError(f"{path} is corrupt: checksum mismatch")
     try:
@@ -82,6 +83,7 @@ def write(disk: Disk, path: str, state: dict[str, Any] | str) -> int:
     """
     data = encode(state)
     try:
+        # guard: state file is replaced durably
         disk.write_atomic(path, data)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and disk.exists(path + TEMPORARY_SUFFIX):
@@ -110,6 +112,7 @@ class Spare:
             if error.errno not in NO_ROOM or not self._disk.exists(self._spare):
                 raise
             # The temporary file then has an inode already, and truncation frees its blocks.
+            # guard: a full disk can be freed by the deletion of a topic
             self._disk.rename(self._spare, self._path + TEMPORARY_SUFFIX)
             self._kept = 0
             self.keep(write(self._disk, self._path, state))
@@ -156,6 +159,7 @@ def storage_error(doing: str, error: OSError) -> DiskFullError | StorageFailedEr
     limit = lacking(error)
     if limit:
         return FileLimitError(f"{doing}: {limit}. Nothing was changed, and reads continue")
+    # guard: only disk-full errors are not fatal
     if error.errno in NO_ROOM:
         return DiskFullError(
             f"{doing}: no space ({error.strerror}). Nothing was changed, and reads continue. Free "
@@ -226,6 +230,7 @@ class IdentityFile:
                 f"release reads version {FORMAT_VERSION}. Use the release that wrote it, or upgrade"
             )
         found = Identity(state["broker_id"], state["cluster_id"], state["directory_id"])
+        # guard: directory of another broker is rejected
         if broker_id is not None and broker_id != found.broker_id:
             raise self._of_another("broker", found.broker_id, broker_id)
         return self.adopt(found, cluster_id or found.cluster_id)
@@ -235,6 +240,7 @@ class IdentityFile:
         if the directory belongs to another cluster, and ``OSError``."""
         if cluster_id == identity.cluster_id:
             return identity
+        # guard: directory of another cluster is rejected
         if identity.cluster_id != CLUSTER_UNKNOWN:
             raise self._of_another("cluster", identity.cluster_id, cluster_id)
         return self._write(replace(identity, cluster_id=cluster_id))
@@ -295,7 +301,9 @@ def take(disk: Disk, directory: str, *, directory_id: str) -> bool:
     with suppress(DamagedLogError):
         mark = read(disk, path)
     disk.remove(path)
+    # guard: clean mark is removed durably
     disk.sync_dir(directory)
+    # guard: clean mark is of this directory
     return mark == {"directory_id": directory_id}
 
 
@@ -430,6 +438,7 @@ class NameSyncs:
     def sync(self, path: str, number: int) -> None:
         """Make the name ``number`` in the directory ``path`` durable. Raises ``OSError``."""
         with self._syncing:
+            # guard: a shared sync is of the same directory
             if self._synced.get(path, 0) >= number:
                 return
             with self._lock:
@@ -437,4 +446,5 @@ class NameSyncs:
             self._disk.sync_dir(path)
             if len(self._synced) >= SYNCED_MAX:
                 self._synced.clear()
+            # guard: a shared sync began after the creation of the name
             self._synced[path] = created

@@ -115,6 +115,7 @@ class Store:
             lock = _lock(disk, directory)
             undo.callback(lock.release)
             link = disk.dangling_link(f"{directory}/topics")
+            # guard: a lone broker does not start if `topics` is a dangling link
             if link and not has_peers:  # else other brokers may have the records
                 raise DataDirectoryError(
                     f"data directory {directory} has no topics: {quarantine.dangling_text(link)}, "
@@ -136,10 +137,12 @@ class Store:
                     has_peers=has_peers,
                 )
                 undo.callback(store.abandon)
+                # guard: a killed process's renames are synced
                 disk.sync_dir(directory)  # a killed process may have renamed a file without it
                 store.notes = store.log_dirs.attach(log_dirs, catalog, identity, new_id)
                 store._open_logs()
                 store._read_files(new_id, has_peers=has_peers)
+                # guard: unsynced replicas are in doubt after a crash
                 if has_peers and not store.was_clean:
                     store._mark_unsynced_suspect()
             except DamagedLogError as error:
@@ -160,7 +163,9 @@ class Store:
         for topic in self._catalog.by_id.values():
             self._logs.open_all(topic)
             self._logs.make_successors_durable(topic)
+        # guard: a removed copy that a restore brings back is quarantined
         self.notes += self._logs.quarantine_strays()
+        # guard: logs opened before their disk failed are offline too
         self._check_log_dirs()
 
     def _check_log_dirs(self) -> None:
@@ -179,6 +184,7 @@ class Store:
     def _remove_files(self, topic: Topic) -> None:
         """Remove the files of a deleted topic, durably, and then its entry in the catalog."""
         self._logs.remove_topic(topic)
+        # guard: topics in a failed log directory are removed later
         if self._logs.is_removed(topic):  # otherwise, a later start removes the rest
             self._catalog.deleted(topic)
 
@@ -188,7 +194,9 @@ class Store:
         if not drops:
             return
         # A partition can be here again, in another log directory, with another copy.
+        # guard: the copy in another log directory keeps its record
         gone = [drop for drop in drops if not self._catalog.holds(drop.id, drop.partition)]
+        # guard: the record of a deleted copy is removed
         self._copies.forget((drop.id, drop.partition) for drop in gone)
         removed = self._logs.remove_partitions(drops)
         for drop in self._catalog.unneeded(removed).values():
@@ -358,6 +366,7 @@ class Store:
                     if drop.id == topic_id and drop.partition in partitions
                 ]
             )
+            # guard: hosted copy's directories are durable before its name
             if is_new:
                 topic = self._placed(topic, is_new)
                 self._logs.create(topic, is_new)
@@ -503,6 +512,8 @@ class Store:
                     logs.callback(log.close)
             with suppress(DiskFullError):  # the older file is still correct
                 self.save_copies()
+            # guard: a doubt outlives a clean stop
+            # guard: only a durable directory is marked clean
             if all(log.is_all_durable and not log.doubt for log in self._logs.logs()):
                 self._leave_clean_mark()
 
@@ -521,6 +532,7 @@ class Store:
         self.saved_cluster = cluster_file.read(disk, directory)
         clean = state_files.take(disk, directory, directory_id=directory_id)
         self.was_clean |= clean
+        # guard: a directory that was closed cleanly may be moved
         self.place = place.take(
             disk,
             directory,
@@ -639,6 +651,7 @@ class TopicLogs:
             log_dir = self._log_dirs[id_]
             with log_dir.containing_failures():
                 # Its path may lead to another disk, on which nothing may be created.
+                # guard: nothing is created in a log directory that is gone
                 log_dir.check_place()
                 if not log_dir.failure:
                     home = f"{log_dir.path}/{topic_path(topic)}"
@@ -715,8 +728,10 @@ class TopicLogs:
         partition = int(path.rpartition("/")[2])
         copy, log = self._copies.of(topic_id, partition), self.get(topic_id, partition)
         if log is None:
+            # guard: a restored copy with a record is kept
             is_needed = copy.known is not None or copy.is_unknown
         else:  # the replica may be in another log directory: this is an old copy then
+            # guard: one copy of a partition is used
             is_needed = log.directory == path
         if is_needed or not base_offsets(self._disk.list_dir(path), LOG_SUFFIX):
             return []
@@ -755,6 +770,7 @@ class TopicLogs:
             with log_dir.containing_failures():
                 self._remove_in(log_dir, [drop for drop in drops if drop.log_dir == log_dir.id])
         found = ((drop, self._log_dirs.get(drop.log_dir)) for drop in drops)
+        # guard: files in a failed log directory are removed later
         return [drop for drop, log_dir in found if log_dir is None or not log_dir.failure]
 
     def _remove_in(self, log_dir: LogDir, drops: Sequence[Dropping]) -> None:

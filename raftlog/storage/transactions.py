@@ -82,6 +82,7 @@ class LogTransactions:
         first = self._open.pop(producer_id, None)
         if first is None:
             return
+        # guard: a marker counts once it is committed
         self._ending.append(_Ending(marker_offset, first))
         if not is_commit:
             stable = min(self._open.values(), default=marker_offset + 1)
@@ -105,6 +106,7 @@ class LogTransactions:
         while ending and ending[0].marker_offset < high_watermark:
             ending.popleft()
         stable = high_watermark
+        # guard: an open transaction holds the last stable offset
         if self._open:
             stable = min(stable, next(iter(self._open.values())))
         for each in ending:

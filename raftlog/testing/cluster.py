@@ -344,6 +344,7 @@ class BrokerProcess:
 
 def _private(path: str, flags: int) -> int:
     """Open a file. A new file can be read by its owner only."""
+    # guard: settings and logs of local brokers are private
     return os.open(path, flags, FILE_MODE)
 
 

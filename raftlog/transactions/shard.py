@@ -252,6 +252,7 @@ class TransactionShard:
                 ending.append(txn.id)
             elif txn.status == "ongoing":
                 left_ms = txn.limit_ms - (now_ms - txn.started_ms)
+                # guard: a time limit goes on at another coordinator
                 txn.deadline = now + max(0, min(left_ms, txn.limit_ms)) / 1_000
             self._plan(txn, now=now, now_ms=now_ms)
         return StateChange(None, ending=tuple(ending))
@@ -289,6 +290,7 @@ class TransactionShard:
         if txn.is_ending:
             raise _concurrent(txn)
         is_next = expected is None or expected == (txn.producer_id, txn.epoch)
+        # guard: a client goes on from the epoch that no other instance has
         if not is_next and not (txn.status != "ongoing" and _is_repeated(txn, expected)):
             raise _fenced(txn, NO_EPOCH if expected is None else expected.epoch)
         if txn.status == "ongoing":
@@ -391,6 +393,7 @@ class TransactionShard:
         is_bumping = version >= BUMPING_VERSION
         if is_bumping and _is_end_repeated(txn, producer):
             return StateChange(self._repeated(txn, is_commit=is_commit))
+        # guard: a commit that has reserved can be repeated
         if is_commit and _is_of_client(txn, producer, txn.committed_epoch):
             return StateChange(txn.identity)  # of the commit that has reserved this transaction
         self._check_mapping(txn, producer)
@@ -399,6 +402,7 @@ class TransactionShard:
             if is_bumping or not is_same:
                 raise _concurrent(txn)
             return StateChange(self._repeated(txn, is_commit=is_commit))
+        # guard: an older epoch ends no transaction
         if producer.epoch != txn.epoch:
             raise _fenced(txn, producer.epoch)
         before = txn.status
@@ -411,6 +415,7 @@ class TransactionShard:
             txn.number += 1
         self._decide(txn, is_commit=is_commit, is_bumped=is_bumping, new_id=new_id)
         if is_commit and is_bumping and txn.next_id == NO_PRODUCER_ID:
+            # guard: a commit reserves partitions of its transaction only
             txn.reserved = txn.parts.intersection(reserved)
         result = txn.identity
         if not txn.parts:
@@ -458,6 +463,7 @@ class TransactionShard:
         The last one completes the transaction, which has no record at once.
         """
         txn = self._transactions.get(name)
+        # guard: confirmations count for their transaction
         if txn is None or not txn.is_ending or txn.number != number:
             return StateChange(None)
         txn.left.difference_update(parts)
@@ -554,6 +560,7 @@ class TransactionShard:
         return StateChange(None, tuple(records), tuple(ending), notes=tuple(notes))
 
     def _is_expired(self, txn: Transaction, expiry_ms: int | None) -> bool:
+        # guard: ids in use do not expire
         if expiry_ms is None or txn.is_ending or txn.status == "ongoing":
             return False
         return txn.updated_ms + self._settings.expiration_ms <= expiry_ms
@@ -596,8 +603,10 @@ class TransactionShard:
         """
         txn = self._known(name)
         self._check_mapping(txn, producer)
+        # guard: who asks too early waits before its epoch is checked
         if txn.is_ending:
             raise _concurrent(txn)
+        # guard: an older epoch begins no transaction
         if producer.epoch != txn.epoch:
             is_timed_out = txn.status == "complete_abort" and txn.version >= BUMPING_VERSION
             if version >= BUMPING_VERSION and is_timed_out and producer.epoch == txn.epoch - 1:
@@ -651,6 +660,7 @@ class TransactionShard:
         if is_bumped:
             txn.last_epoch = txn.epoch
             txn.epoch = min(txn.epoch + 1, STORED_EPOCH_MAX)
+            # guard: the last epoch is followed by another producer id
             if txn.epoch >= self._settings.epoch_max:
                 txn.next_id = new_id
 
@@ -670,6 +680,7 @@ class TransactionShard:
     def _begin(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
         txn.status = "ongoing"
         txn.number += 1
+        # guard: an open transaction forgets how its epoch was asked for
         txn.previous_id, txn.last_epoch = NO_PRODUCER_ID, NO_EPOCH
         self._limit(txn, now=now, now_ms=now_ms)
 

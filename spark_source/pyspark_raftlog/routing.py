@@ -341,8 +341,10 @@ class Multiset:
         # Number of earlier rows of this call with the same digest.
         starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
         before = np.arange(len(found)) - np.repeat(starts, np.diff(np.r_[starts, len(found)]))
+        # guard: equal rows of one batch are counted
         is_there = before < self._counts[found]
         is_taken[rows[is_there]] = True
+        # guard: a stored record matches one row
         np.subtract.at(self._counts, found[is_there], 1)
         self.count -= int(is_there.sum())
         return is_taken
@@ -676,6 +678,7 @@ class Router:
 
     def _evenly(self, topic: str, records: pa.RecordBatch, count: int) -> Int64s:
         """Return partitions for records without a key."""
+        # guard: a row without a key is routed by its content
         hashes = hashes_of(records)
         seen = self._seen.setdefault(topic, Occurrences())
         place = (hashes % np.uint64(count)).astype(np.int64)

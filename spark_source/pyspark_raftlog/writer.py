@@ -633,6 +633,7 @@ class Attempt:
         is_new = ~topic.old.take(rows)
         if run.partition in topic.own:
             is_new[is_new] = ~topic.own[run.partition].take(rows.where(is_new))
+        # guard: rows are looked for among the records of the other tasks
         if topic.others and is_new.any():
             if topic.foreign is None:
                 topic.foreign = self._read_others(topic.others)
@@ -689,6 +690,7 @@ def others_extent(
 
 def check_all(where: str, tp: TopicPartition, count: int, found: int, options: SinkOptions) -> None:
     """Raise ``StoredRecordsGoneError`` if fewer records than ``count`` can be read."""
+    # guard: stored records that were deleted end the attempt
     if found < count and not options.allow_duplicates:
         raise StoredRecordsGoneError(
             f"{where}: earlier attempts have stored {count} records in {tp}, and {found} of them "
@@ -854,6 +856,7 @@ def settle(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> W
     )
     if unmatched:
         text = f"{OTHER_ROWS}: records={totals[0]} skipped={totals[1]} unmatched={totals[2]}"
+        # guard: stored records that are no rows fail the write
         if not plan.options.allow_duplicates:
             raise DifferentRowsError(
                 f"{text}. All rows are stored; the unmatched records are of earlier attempts. "
@@ -908,6 +911,7 @@ class Settlement:
         rest = Stored.joined([*(work.left for work in works.values()), *self._read_back(absent)])
         held = Rows.joined([work.held for work in works.values() if len(work.held.contents)])
         missing = held.where(~rest.take(held))
+        # guard: rows that were held back and are missing are appended
         if len(missing.contents):
             self._append(missing, [*mine, *self._others(everywhere, but=())])
         # A run with other tasks that still writes has other names: nothing else would tell.

@@ -173,7 +173,7 @@ class Place:
 
 def addresses_on(text: str, line: int) -> Iterator[str]:
     """The function around a ``line``, from 1, and the addresses of what begins there."""
-    qualified = _around(parsed(text), line)
+    qualified = around(parsed(text), line)
     yield f'function="{qualified}"'
     place = Place(parsed(text), qualified)
     for node in _below(place.scope):
@@ -181,7 +181,8 @@ def addresses_on(text: str, line: int) -> Iterator[str]:
             yield f'"{place.address(node)}"  # {ast.unparse(node).splitlines()[0]}'
 
 
-def _around(tree: ast.Module, line: int) -> str:
+def around(tree: ast.Module, line: int) -> str:
+    """Return the qualified name of the function or class around a ``line``, from 1."""
     names: list[str] = []
     scope: ast.AST = tree
     while True:

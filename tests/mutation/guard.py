@@ -1,13 +1,12 @@
 """One guard of the product, and the change of the code that takes it out. Nothing is run here.
 
-    Guard(
-        name="progress is counted in its own epoch",
-        why="what a follower had on its disk under an old leader is counted",
-        module="raftlog/server/cluster/fetch_session.py",
-        function="FetchSession.take",
-        change=never("if leader_epoch progress"),
-        tests=("tests/server/cluster/test_fetch_session.py::test_...",),
-    )
+Its statement has a comment, docs/contributing/mutations.md has a row (``tests.mutation.guards``):
+
+    # guard: progress is counted in its own epoch
+    if progress.leader_epoch != self.leader_epoch:
+
+    | progress is counted in its own epoch | what a follower had on its disk under an old leader
+    is counted | `never("if leader_epoch progress")` | `server/cluster/test_fetch_session.py::...` |
 
 ``change`` says what to do (``tests/mutation/change.py``) with which node of the function's syntax
 tree (``tests/mutation/address.py``). ``python -m tests.mutation.run --at raftlog/disk.py:120``
@@ -53,12 +52,19 @@ class Guard:
 
     def line(self, text: str) -> int:
         """The line of ``text``, from 1, that is changed first. Raises ``StaleGuardError``."""
+        return min(line_of(node, parents) for node, parents in self._changed(text))
+
+    def statement_line(self, text: str) -> int:
+        """The line of the statement, or ``except``, around that. Raises ``StaleGuardError``."""
+        return min(_statement_line(node, parents) for node, parents in self._changed(text))
+
+    def _changed(self, text: str) -> Iterator[tuple[ast.AST, dict[ast.AST, ast.AST]]]:
         try:
             place = unchanged(text, self.function)
             found = self.change.find(place)
         except StaleAddressError as error:
             raise StaleGuardError(f"{self.name}: {error}") from error
-        return min(line_of(node, place.parents) for nodes in found for node in nodes)
+        return ((node, place.parents) for nodes in found for node in nodes)
 
     def _place(self, text: str) -> Place:
         tree = parsed(text)
@@ -79,6 +85,13 @@ class Guard:
             unknown = needed and needed - place.locals - _defined(tree)
             if unknown:
                 raise StaleAddressError(f"{edit.replacement!r} names {', '.join(sorted(unknown))}")
+
+
+def _statement_line(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> int:
+    while not isinstance(node, ast.stmt | ast.ExceptHandler):
+        node = parents[node]
+    decorators = getattr(node, "decorator_list", [])
+    return min(each.lineno for each in (node, *decorators))
 
 
 @cache

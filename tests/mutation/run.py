@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.testing.fork_server import python_path
-from tests.mutation import page, reach
+from tests.mutation import reach
 from tests.mutation.address import addresses_on
 from tests.mutation.guard import Guard, StaleGuardError
-from tests.mutation.guards import GUARDS
+from tests.mutation.guards import GUARDS, ROOT
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = (
     "raftlog",
     "cli",
@@ -269,17 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="NAME", help="guards (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
-    parser.add_argument(
-        "--page", action="store_true", help="only write docs/contributing/mutations.md"
-    )
     parser.add_argument("--at", metavar="PATH:LINE", help="only print the addresses of the line")
     options = parser.parse_args(arguments)
     if options.at:
         path, _, line = options.at.rpartition(":")
         say("\n".join(addresses_on((ROOT / path).read_text(encoding="utf-8"), int(line))))
-        return 0
-    if options.page:
-        (ROOT / page.PATH).write_text(page.text(GUARDS), encoding="utf-8")
         return 0
     return gate(chosen(options.names), source=ROOT, copied=COPIED, jobs=options.jobs, say=say)
 

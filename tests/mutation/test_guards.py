@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-from tests.mutation import page
+import pytest
+
 from tests.mutation.guard import Guard, StaleGuardError, unchanged
-from tests.mutation.guards import GUARDS
-from tests.mutation.run import COPIED, ROOT, unreachable
+from tests.mutation.guards import GUARDS, LINES, ROOT, markers, read
+from tests.mutation.run import COPIED, unreachable
 
 BY_NAME = {guard.name: guard for guard in GUARDS}
 
@@ -27,21 +28,19 @@ def names_in(path: str) -> set[str]:
     return defined | assigned | {"runTest"}
 
 
-def test_each_guard_has_a_name_of_its_own() -> None:
+def test_each_guard_has_one_comment_and_one_row() -> None:
+    names = [name for name, _module, _line in markers(ROOT)]
+    assert sorted(names) == sorted(guard.name for guard in GUARDS)
     assert len(BY_NAME) == len(GUARDS)
 
 
 def test_their_addresses_fit_one_place_each() -> None:
-    """It fails here first when code changes: the entry in ``guards_*.py`` has to follow."""
+    """It fails here first when code changes: the row of the page has to follow."""
     wrong = {guard.name: why for guard in GUARDS if (why := address_problem(guard))}
     assert not wrong
 
 
 def address_problem(guard: Guard) -> str:
-    if not guard.module.startswith(
-        ("raftlog/", "spark_source/pyspark_raftlog/", "cli/raftlog_cli/")
-    ):
-        return f"{guard.module} is no product code"
     text = text_of(guard.module)
     try:
         without = guard.switched_off(text)
@@ -50,6 +49,27 @@ def address_problem(guard: Guard) -> str:
         return str(error)
     as_it_is = unchanged(text, guard.function).put_into(text)
     return "the change changes nothing" if without == as_it_is else ""
+
+
+def test_each_comment_stands_above_what_is_changed() -> None:
+    away = {guard.name: line for guard in GUARDS if (line := line_of_comment(guard))}
+    assert not away, f"comments that stand elsewhere, by line: {away}"
+
+
+def line_of_comment(guard: Guard) -> int:
+    """0 if only comments are between it and the statement that is changed first."""
+    _module, line = LINES[guard.name]
+    code = text_of(guard.module).splitlines()
+    below = line
+    while code[below].lstrip().startswith("#"):
+        below += 1
+    return 0 if guard.statement_line(text_of(guard.module)) == below + 1 else line
+
+
+def test_a_row_without_a_comment_is_named() -> None:
+    page = '| a b | c | `never("if")` | `test_disk.py::test_x` |\n'
+    with pytest.raises(ValueError, match="no statement has the comment `# guard: a b`"):
+        list(read(page, {}, ROOT))
 
 
 def test_every_guard_is_reached_by_what_runs_in_production() -> None:
@@ -72,13 +92,3 @@ def is_there(test: str) -> bool:
 def test_no_two_guards_are_the_same() -> None:
     keys = {(guard.module, guard.function, guard.change.key) for guard in GUARDS}
     assert len(keys) == len(GUARDS)
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert text_of(page.PATH) == page.text(GUARDS), "run `python -m tests.mutation.run --page`"
-
-
-def test_every_guard_is_on_the_page() -> None:
-    rows = [line for line in page.text(GUARDS).splitlines() if line.startswith("| ")]
-    assert len(rows) - 2 * len(page.AREAS) <= len(GUARDS)
-    assert all(any(row.startswith(f"| {name} |") for row in rows) for name in BY_NAME)

@@ -206,6 +206,7 @@ class Console:
         async def respond(request: Request) -> Response:
             self._check_host(request)
             form = {**await _form_of(request), **request.path_params}
+            # guard: only requests that change nothing are permitted on a read-only console
             refused = change_refusal(
                 request.headers,
                 form,
@@ -312,6 +313,7 @@ class Console:
 
         from raftlog_cli.console import pages
 
+        # guard: pages escape every value
         environment = Environment(
             loader=FileSystemLoader(FOLDER / "templates"),
             autoescape=True,
@@ -387,6 +389,7 @@ def refusal(host: str, *, listens_on_loopback: bool) -> str:
     if not listens_on_loopback:
         return ""
     name = urlsplit(f"//{host}").hostname if host else None
+    # guard: a loopback console serves only names of the loopback interface
     if name and Address(name, 0).is_loopback:
         return ""
     return (
@@ -402,6 +405,7 @@ def change_refusal(
 
     ``headers``: by lower-case name. ``token``: token of the console's pages.
     """
+    # guard: a read-only console changes nothing
     if is_read_only:
         return (
             "the console of this broker is read-only. Set http.console.read.only=false, which "
@@ -412,6 +416,7 @@ def change_refusal(
         return "the request comes from a page of another site"
     if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return "the request comes from a page of another site"
+    # guard: a change needs the token of the console's own pages
     if not hmac.compare_digest(form.get(TOKEN_FIELD, "").encode(), token.encode()):
         return "the page is older than the broker's last start. Go back, reload it, and try again"
     return ""
@@ -500,6 +505,7 @@ class Sessions:
                 found = None
             for other, session in list(self._open.items()):
                 is_idle = now - session.used_seconds >= limits.CONSOLE_USER_IDLE_S
+                # guard: clients of the console's users are few
                 if is_idle or len(self._open) >= limits.CONSOLE_USERS_MAX:
                     closing.append(self._open.pop(other))
             found = self._open[name] = found or self._make(user)
@@ -569,6 +575,7 @@ def _is_same(one: HttpUser | None, other: HttpUser | None) -> bool:
     """Return whether both have the same credentials. The client address is ignored."""
     if one is None or other is None:
         return one is other
+    # guard: a user of the console has the client of its password
     return (one.mechanism, one.password) == (other.mechanism, other.password)
 
 
@@ -694,6 +701,7 @@ def create_rule(pages: Pages, form: Mapping[str, str]) -> str:
 def delete_rule(pages: Pages, form: Mapping[str, str]) -> str:
     """Delete one rule, whose fields the form has. Returns the URL of the rules."""
     rule = _rule_of(form)
+    # guard: the console deletes the one rule that its form names
     if not pages.admin.delete_acls([AclFilter(**asdict(rule))]):
         raise InvalidRequestError(f"the rule {rule} does not exist: it was deleted before")
     return "/access"

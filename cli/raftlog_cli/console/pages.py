@@ -624,6 +624,7 @@ class Check:
 
         Does nothing while another step runs.
         """
+        # guard: one step of a check of copies runs at a time
         if not self._turn.acquire(blocking=False):
             return
         try:

@@ -155,6 +155,7 @@ def _json_text(value: Any) -> str:
     for part in json.JSONEncoder(ensure_ascii=False, indent=2, default=str).iterencode(value):
         parts.append(part[:left])
         left -= len(part)
+        # guard: decoded text stops at its limit
         if left <= 0:
             break
     return "".join(parts)
@@ -382,6 +383,7 @@ def _field_matcher(text: str, decoder: Decoder | None) -> Callable[[ConsumerReco
 
     def matches(record: ConsumerRecord) -> bool:
         value = record.value or b""
+        # guard: a search of a field parses values of a bounded size
         if len(value) > limits.CONSOLE_TEXT_MAX:
             return False
         try:
@@ -775,6 +777,7 @@ class Decoder:
         """
         if len(data) > limits.CONSOLE_VALUE_BYTES_MAX:
             raise NotAvroError(f"too long to decode: {len(data):,} bytes")
+        # guard: one page decodes a limited number of Avro values
         if self.is_exhausted:
             raise NotAvroError("not decoded: too many values for one page. Show fewer records")
         self.kind = "avro"
@@ -905,6 +908,7 @@ def _varint(number: int) -> bytes:
 def _inflated(data: bytes, size_max: int) -> bytes:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     found = stream.decompress(data, size_max)
+    # guard: a container file of Avro does not expand
     if not stream.eof:
         raise NotAvroError(f"not decoded: more than {size_max} bytes after decompression")
     return found
@@ -942,6 +946,7 @@ def parse(text: bytes, bytes_max: int, *, is_repeated: bool = False) -> Any:
 
 def _prepared(schema: Any, depth: int) -> Any:
     """Return a copy of a schema in JSON with ``DECIMAL``. Limits its depth for fastavro."""
+    # guard: fastavro parses no deep schema
     if depth == 0:
         raise NotAvroError(f"bad schema: deeper than {limits.CONSOLE_AVRO_DEPTH_MAX}")
     if isinstance(schema, list):
@@ -979,8 +984,10 @@ class _Check:
     def cost(self, schema: Any) -> _Cost:
         """Return the cost of a type. Raises ``NotAvroError`` if it is not bounded."""
         found = self._cost(schema)
+        # guard: types of Avro do not nest without end
         if found.depth >= limits.CONSOLE_AVRO_DEPTH_MAX:
             raise NotAvroError(f"bad schema: deeper than {limits.CONSOLE_AVRO_DEPTH_MAX}")
+        # guard: a record of Avro has few values without bytes
         if found.peak > limits.CONSOLE_AVRO_FREE_VALUES_MAX:
             raise NotAvroError("bad schema: its values have too few bytes")
         return found._replace(depth=found.depth + 1)
@@ -1007,6 +1014,7 @@ class _Check:
 
     def _cost_of_name(self, name: str) -> _Cost:
         cost = self._named[name]
+        # guard: types of Avro are not recursive
         if cost is None:
             raise NotAvroError(f"recursive schemas are not decoded: {name[:100]}")
         return cost
@@ -1014,6 +1022,7 @@ class _Check:
     def _of_items(self, kind: str, schema: Mapping[str, Any]) -> _Cost:
         item = self.cost(schema["items" if kind == "array" else "values"])
         key = 1 - VALUES_PER_BYTE if kind == "map" else 0
+        # guard: items of Avro have bytes
         if item.total + key > 0:
             raise NotAvroError(f"bad schema: items of the {kind} have too few bytes")
         return _Cost(1 - VALUES_PER_BYTE, 1 + item.peak, item.depth)

@@ -854,6 +854,7 @@ async def _compared(
         if expected is None or found is None:
             reason = f"its hash-chain value at offset {end} is unknown. Verify again later"
             return replace(copy, problem=reason)
+        # guard: chain values of copies are compared
         if expected == found:
             return copy
         return replace(copy, differs_at=await first_difference(ours, theirs, start, end))

@@ -219,6 +219,7 @@ class Membership:
         with self.lock:
             ids = {tp.topic: of for tp, of in (*self._releasing.items(), *self._had.items())}
             for tp in partitions:
+                # guard: a revoked partition is committed for the topic that it was read from
                 if tp in self._releasing:
                     ids[tp.topic] = self._releasing[tp]
             return ids

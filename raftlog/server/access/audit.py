@@ -94,6 +94,7 @@ class Audit:
         outcome: str = "ok",
     ) -> None:
         """Note an event, or drop it if there are too many."""
+        # guard: events of the audit that are not stored are limited
         if len(self._pending) >= limits.AUDIT_EVENTS_PENDING_MAX or not self._may_add():
             self._counters.audit_dropped += 1
             return

@@ -99,6 +99,7 @@ class AccessControl:
             return
         self.forget(connection)
         limit = self.quotas.rate("connections", user)
+        # guard: the connections of a user are limited by its quota
         if limit is not None and self._counts[user] >= limit:
             raise ThrottledError(
                 f"user {user} has {counted(self._counts[user], 'connection')} to this broker, and "
@@ -175,6 +176,7 @@ class Caller:
         """Return the decision. A client that has proved the cluster secret may do everything with
         the cluster, and describe what it contains.
         """
+        # guard: a proof of the cluster secret permits nothing but the cluster
         if self._is_operator and (resource_type == "CLUSTER" or operation == "DESCRIBE"):
             return Decision(is_allowed=True)
         return self._question(operation, resource_type).decide(name)
@@ -221,6 +223,7 @@ class Caller:
             is_own = bool(name) and named_id(name) == producer_id
         else:
             is_own = is_owner(self.principal, producer_id)
+        # guard: a batch has the producer id of its client
         if not is_own:
             self._note(f"WRITE producer id {producer_id}")
             raise TransactionalIdAuthorizationFailedError(

@@ -230,6 +230,7 @@ def _produce(
     """Require WRITE of each topic, and that the producer ids are those of the client."""
     message = request.message
     assert isinstance(message, records.ProduceRequest)
+    # guard: the name of a producer requires a rule
     if message.producer:
         caller.require("WRITE", "TRANSACTIONAL_ID", message.producer)
     if message.transactional_id:

@@ -175,6 +175,7 @@ class Read:
             try:
                 host = context.topics.host(part.topic, part.partition)
                 host.check_topic(part.topic_id)
+                # guard: a consumer of another epoch
                 host.check_epoch(part.leader_epoch)
                 host.check_readable(replica_ok=self._may_be_any(host))
             except RaftlogError as error:
@@ -200,7 +201,9 @@ class Read:
         copy was corrupted. Only a confirmed leader may report an offset as out of range: a consumer
         that resets its position reads records again, or skips some.
         """
+        # guard: an offset beyond a corrupt copy's end is not out of range
         may_lead = host.leadership is not None or not self._request.replica_ok
+        # guard: an offset beyond a leader's end is out of range once it is known to lead
         return may_lead and part.offset > host.log.log_end_offset
 
     def _add(self, part: Part, host: Partition) -> None:
@@ -308,6 +311,7 @@ class Read:
         self._is_unstable |= self._is_committed and stable < host.high_watermark
         try:
             host.check_readable(replica_ok=self._may_be_any(host))
+            # guard: readers of committed records end at the last stable offset
             end = stable if self._is_committed else host.high_watermark
             batches = self._read_batches(part, host, end, bytes_left)
         except RaftlogError as error:
@@ -332,6 +336,7 @@ class Read:
         if host.high_watermark >= part.offset > end:
             return []  # it has read uncommitted records before
         verifier, bytes_max = self._context.verifier, min(part.bytes_max, bytes_left)
+        # guard: a consumer's report makes the broker verify its disk
         if part.doubtful:
             verifier.verify_suspect(host, part.offset, bytes_max=bytes_max)
         try:

@@ -98,8 +98,11 @@ def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound
     """
     try:
         host = context.topics.host(query.topic, query.partition)
+        # guard: an offset request of another epoch
         host.check_epoch(query.leader_epoch)
+        # guard: only the leader reports offsets
         host.check_leading()
+        # guard: offsets are looked up once the leader is ready
         if not host.is_ready:
             raise LeaderNotAvailableError(
                 f"{host.topic_partition}: the new leader does not know the high watermark yet"
@@ -107,6 +110,7 @@ def look_up(context: BrokerContext, reply: Exchange, query: Query, done: OnFound
     except RaftlogError as error:
         done(error)
         return
+    # guard: an offset is confirmed before it is reported
     context.cluster.confirm(host, partial(_confirmed, reply, query, host, done))
 
 

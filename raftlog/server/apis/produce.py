@@ -136,10 +136,13 @@ class _Produce:
     ) -> Steps:
         try:
             if self._reply.connection.peer_identity is None or part.topic != AUDIT_TOPIC:
+                # guard: clients do not write to internal topics
                 check_not_internal(part.topic)
             host = context.topics.host(part.topic, part.partition)
+            # guard: a producer of another epoch
             host.check_epoch(part.leader_epoch)
             _check_layout(batch)
+            # guard: a compacted topic accepts only records with keys
             check = partial(validate, batch, keys_required=host.log.config.is_compacted)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
@@ -219,6 +222,7 @@ class _Produce:
 
 def _check_layout(batch: Buffer) -> None:
     """Reject rows before they are validated, which takes a step of Python for each record."""
+    # guard: rows do not come by raftlog's own produce
     if layout_at(batch) == KAFKA_ROWS:
         raise InvalidRequestError(
             f"the batch has layout {KAFKA_ROWS}, of Kafka's clients. Send it by Kafka's protocol"
@@ -279,8 +283,10 @@ def append(
     acknowledge = partial(_acknowledge, host, appended, done)
     end_offset = appended.last_offset + 1
     if acks == ACKS_ALL:
+        # guard: acks=all waits for the commit
         host.when_committed(end_offset, acknowledge)
     elif acks == ACKS_LEADER:
+        # guard: acks=1 waits for the disk
         host.when_on_disk(end_offset, acknowledge)
     else:
         acknowledge(None)
@@ -306,6 +312,7 @@ def _check_producible(header: BatchHeader, at_offset: Offset) -> None:
         raise CorruptBatchError(
             "a control batch, which the leader writes. Only a mirror may send one, with its offset"
         )
+    # guard: only a mirror sends batches with gaps
     if not header.is_dense and at_offset == NO_BASE_OFFSET:
         raise CorruptBatchError(
             f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} "
@@ -434,6 +441,7 @@ def append_in_transaction(
             raise error
         verification.end(error)
         verification = None
+    # guard: a leader verifies the first batch of a transaction
     if verification is None and _is_verified(host, header):
         append(host, batch, header, acks, done)
         return
@@ -495,6 +503,7 @@ def _is_verified(host: Partition, header: BatchHeader) -> bool:
 # bound to the principal of its client (``raftlog.security.producer_ids``).
 
 
+# guard: producer ids differ from those of named producers
 PRODUCER_ID_BITS: Final = 62
 
 
@@ -502,5 +511,6 @@ def draw(entropy: Callable[[int], bytes], principal: Principal | None = None) ->
     """Return a new producer id. ``entropy``: returns the requested number of unpredictable
     bytes. ``principal``: the owner, if clients authenticate.
     """
+    # guard: producer ids cannot be guessed
     random = int.from_bytes(entropy(8)) >> (64 - PRODUCER_ID_BITS)
     return random if principal is None else owned_id(principal, random)

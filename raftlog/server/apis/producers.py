@@ -68,12 +68,14 @@ class _Describing:
         try:
             host = self._context.topics.host(query.topic, query.partition)
             host.check_epoch(query.leader_epoch)
+            # guard: only the leader reports a named producer's sequence
             leadership = host.check_leading()
             answer, end_offset = _described(query, host)
             _check_committable(host, leadership, end_offset)
         except RaftlogError as error:
             self._resolve(index, _failed(query, error))
             return
+        # guard: the sequence of a named producer is committed
         host.when_committed(end_offset, partial(self._committed, index, query, host, answer))
 
     def _committed(
@@ -87,6 +89,7 @@ class _Describing:
         """Process the commit of the described state; ``error`` is the reason if it may not be
         committed.
         """
+        # guard: a named producer's sequence is confirmed
         if error is not None:
             self._confirmed(index, query, answer, error)
             return
@@ -133,6 +136,7 @@ def _described(query: ProducersQuery, host: Partition) -> tuple[DescribedProduce
     )
     end_offset = 0
     for each in (*producers, *(siblings or ())):
+        # guard: all producers of a response are waited for
         end_offset = max(end_offset, each.last_offset + 1)
     return answer, end_offset
 
@@ -180,6 +184,7 @@ PARTITIONS_PER_STEP: Final = 256  # without a list of producers
 def handle_list_producers(context: BrokerContext, request: Request, reply: Reply) -> Steps:
     queries = cast(ListProducersRequest, request.message).partitions
     count = sum(query.limit for query in queries)
+    # guard: a request lists a bounded number of producers
     if count > limits.LISTED_PRODUCERS_MAX:
         raise InvalidRequestError(
             f"the request lists up to {count} producers in all of its partitions; the limit is "
@@ -257,7 +262,9 @@ def list_producers(
     if the client knows none).
     """
     host = context.topics.host(topic, partition)
+    # guard: a list of producers compares leader epochs
     host.check_epoch(leader_epoch)
+    # guard: only the leader lists producers
     host.check_readable(replica_ok=any_replica)
     known = host.log.producers
     return Listed(len(known), host.high_watermark, known.active(skip, limit))

@@ -301,6 +301,7 @@ def handle_prove(_context: BrokerContext, request: Request, reply: Reply) -> Non
     granting, reply.connection.granting = reply.connection.granting, None
     if granting is None:
         raise AccessDeniedError("send operator_prove once, after operator_hello")
+    # guard: an operator's proof is checked
     granting.check(message)
     reply.connection.is_operator = True
     reply.connection.permit_long_requests()
@@ -363,8 +364,10 @@ def check_token_allowed(connection: Connection) -> None:
     It needs TLS and a user, and must not have authenticated with a token: the limits of a token
     would not hold for tokens that it creates.
     """
+    # guard: a token creates no tokens
     if connection.used is not None and connection.used.token:
         why = "the client has authenticated with a delegation token. Use the password of its owner"
+    # guard: the secret of a token requires TLS
     elif not connection.is_encrypted:
         why = "the connection has no TLS, and the response could contain a secret. Use SASL_SSL"
     elif connection.principal == ANONYMOUS:
@@ -409,6 +412,7 @@ def find_tokens(
     """Return the tokens of these owners, or all, that have not expired and the client may see."""
     now_ms, me = _now_ms(context), str(connection.principal)
     sees_all = _may(context, connection, "DESCRIBE")
+    # guard: a user sees its own tokens
     found = [
         token
         for token in context.cluster.machine.tokens.values()
@@ -461,6 +465,7 @@ async def _set_expiry(
     context: BrokerContext, connection: Connection, token: DelegationToken, period_ms: int
 ) -> int:
     me, now_ms = connection.principal, _now_ms(context)
+    # guard: a token is changed by its owner, renewers and administrators
     if not token.may_renew(str(me)) and not _may(context, connection, "ALTER"):
         raise TokenOwnerError(f"{me} is neither the owner nor a renewer of token {token.id}")
     if token.expires_ms <= now_ms and period_ms > 0:
@@ -492,6 +497,7 @@ def check_allowed(context: BrokerContext, connection: Connection, what: str) -> 
     While clients need not authenticate, that requires the cluster secret.
     """
     if not (context.config.authentication_required and connection.is_authenticated):
+        # guard: users of an open cluster require the secret
         context.check_operator(connection, what)
 
 

@@ -84,6 +84,7 @@ async def create_topic(
 
 async def delete_topic(context: BrokerContext, name: str, topic_id: str | None) -> NamedTopic:
     """Delete a topic. ``topic_id``: only the topic with this ID; None: the current one."""
+    # guard: clients do not delete internal topics
     check_not_internal(name)
     return await context.cluster.topics.delete(name, topic_id)
 
@@ -99,6 +100,7 @@ async def alter_topic(
 
 async def extend_topic(context: BrokerContext, name: str, total: int) -> NamedTopic:
     """Add partitions, up to ``total``."""
+    # guard: clients do not extend internal topics
     check_not_internal(name)
     return await context.cluster.topics.add_partitions(name, total)
 
@@ -335,6 +337,7 @@ class Part(Protocol):
 
 def _before(host: Partition, offset: Offset) -> Offset:
     """Return the offset up to which records are deleted. Raises ``OffsetOutOfRangeError``."""
+    # guard: records are deleted below an offset of 0 or more
     if offset < TO_HIGH_WATERMARK:
         raise OffsetOutOfRangeError(
             f"offset {offset} of {host.topic_partition}: records are deleted before an offset of 0 "

@@ -129,6 +129,7 @@ class Decommissioning:
     def _own_removal(self, leaving: Iterable[BrokerRecord]) -> RemoveBroker | None:
         """The removal of this broker, once no group needs its vote any more."""
         mine = next((record for record in leaving if record.id == self._broker_id), None)
+        # guard: a broker leaves when it has no vote in any group
         if (
             mine is None
             or (mine.directory_id, mine.boot) != (self._me.directory_id, self._me.boot)
@@ -258,9 +259,11 @@ class PartitionController:
         """Move, replace, add or remove replicas and witnesses, one step at a time: each waits until
         the voters of the group's generation fit the last one.
         """
+        # guard: a step waits until the voters fit the last one
         if self._next_voters(hosted) is not None:
             return None
         held = self._assignment(hosted)
+        # guard: no automatic replacement while replicas move
         if held is None or held.target is None:
             return (
                 self._replacement(hosted)

@@ -174,6 +174,7 @@ class HostedPartition:
         """Whether a check would find nothing: the last one did not, and nothing has happened. What
         lasts for some time without an event is found ``REST_SECONDS`` later.
         """
+        # guard: a partition at rest is checked again
         return (
             self.settled is self.machine.state
             and now - self.checked_at < REST_SECONDS
@@ -259,6 +260,7 @@ class StateBroadcast:
         and the states of another history: their versions are higher than all of this one, although
         the cluster may not accept that history. They are sent again, should it do so.
         """
+        # guard: states of another history are ignored
         if recovery != self._recovery():
             return
         for encoded in states:
@@ -273,6 +275,7 @@ class StateBroadcast:
                     "state broadcast rejected: topic_id=%s partition=%d error=%s", *key, error
                 )
                 continue
+            # guard: broadcast states have versions
             if known is None or known.version < state.version:
                 self.received[key] = state
 
@@ -313,6 +316,7 @@ def report_of(log: Log, state: PartitionState, me: Incarnation) -> CopyReport:
     records is elected before the log directory is repaired, or an operator decides.
     """
     version = state.version
+    # guard: no shorter copy is elected for an offline one
     if log.is_offline:
         epoch = state.leader_epoch
         return CopyReport(Standing.DAMAGED, epoch, INT64_MAX, version, me.directory_id, me.boot)

@@ -193,6 +193,7 @@ class FetchSession:
             hosted = self._find(position.topic_id, position.partition)
             if copied is None or hosted is None or hosted.host is None:
                 continue
+            # guard: progress of another epoch is not counted
             is_current = position.leader_epoch == copied.at.leader_epoch
             if is_current and self._differs(copied, hosted.host) is None:
                 self._count(hosted, copied, position.durable_offset, position.log_start)
@@ -209,6 +210,7 @@ class FetchSession:
         ``done`` is not called if the connection ends first. ``follows`` then returns the follower's
         state.
         """
+        # guard: a confirmation is newer than its request
         self._round_waiters.append((self._round + 1, done))
         if not self._round_due:
             self._round_due = True
@@ -241,6 +243,7 @@ class FetchSession:
             # The follower may have ignored a response while it backed off, or rejected it.
             copied.known_limits = UNKNOWN
         copied.at = at
+        # guard: a new position is compared with the log
         copied.is_sent = copied.is_prefix = False
         hosted = self._find(*key)
         copied.watch(None if hosted is None else hosted.host)
@@ -249,6 +252,7 @@ class FetchSession:
             self._verify_suspect(copied)
         if hosted is not None and hosted.host is not None:
             differs = self._differs(copied, hosted.host)
+            # guard: a log that differs is not counted
             if differs is None:
                 self._count(hosted, copied, at.durable_offset, at.log_start)
             else:
@@ -274,6 +278,7 @@ class FetchSession:
         if self.follower not in state.replicas or is_accepted:
             return
         high_watermark = min(at.high_watermark, at.fetch_offset)
+        # guard: a leader that lacks committed records releases its copy
         if lacks_committed(differs, high_watermark=high_watermark):
             end = host.log.log_end_offset
             reason = (
@@ -292,6 +297,7 @@ class FetchSession:
         if host is None or host.leadership is None or host.log.damage:
             return
         try:
+            # guard: a leader in doubt verifies its disk
             host.log.verify(at.fetch_offset, bytes_max=at.bytes_max)
         except DamagedLogError as error:
             logger.error("log corrupt: partition=%s reason=%s", host.topic_partition, error)
@@ -311,6 +317,7 @@ class FetchSession:
         host = hosted.host
         assert host is not None
         leadership, at = host.leadership, copied.at
+        # guard: a fetch of another epoch is not counted
         if leadership is None or at.leader_epoch != host.leader_epoch:
             return
         copied.is_prefix = True
@@ -464,6 +471,8 @@ class FetchSession:
         behind = [copied for copied in self._behind if copied not in self._changed]
         for copied in behind:
             del self._behind[copied]
+        # guard: a watermark is of the follower's epoch
+        # guard: a watermark is for logs that are a prefix
         return [
             self._response(copied)
             for copied in behind
@@ -480,15 +489,18 @@ def _limits(host: Partition) -> tuple[int, int]:
 
 
 def _check_epoch(host: Partition, at: ReplicaPosition) -> None:
+    # guard: a follower of an older epoch is fenced
     if at.leader_epoch < host.leader_epoch:
         raise FencedLeaderEpochError(
             f"{host.topic_partition} is in leader epoch {host.leader_epoch}, not {at.leader_epoch}"
         )
+    # guard: a follower of a newer epoch is rejected
     if at.leader_epoch > host.leader_epoch:
         raise UnknownLeaderEpochError(
             f"{host.topic_partition}: this broker has not received leader epoch "
             f"{at.leader_epoch} yet"
         )
+    # guard: only the leader is replicated
     if host.leadership is None:
         raise NotLeaderError(f"this broker does not lead {host.topic_partition}")
 
@@ -552,6 +564,7 @@ class LeadershipCheck:
         if leadership is None:
             done(NotLeaderError(f"this broker does not lead {host.topic_partition}"))
             return
+        # guard: a leader is confirmed by all of the ELR
         eligible = {member for member, _ in leadership.maximal_isr()} | leadership.state.elr.keys()
         others = eligible - {self._broker_id}
         if not others:
@@ -575,6 +588,7 @@ class LeadershipCheck:
 
         def applied(error: RaftlogError | None) -> None:
             state = member.state
+            # guard: a group confirms its leader
             if error is None and (state.leader, state.leader_epoch) != (self._broker_id, epoch):
                 error = NotLeaderError(
                     f"this broker is no longer the leader of {host.topic_partition}; broker "
@@ -651,8 +665,10 @@ class _Check:
     def on_fetch(self, follower: int, session: FetchSession) -> None:
         host = self._host
         partition = host.topic_partition.partition
+        # guard: a confirmation is of this epoch
         if session.follows(host.topic_id, partition, self._epoch):
             self._missing.discard(follower)
+            # guard: a leader is confirmed by all of the ISR
             if not self._missing:
                 self._end(None)
         else:
@@ -682,6 +698,7 @@ class _Check:
         if done is None:
             return
         host = self._host
+        # guard: a confirmation ends when the leader steps down
         if error is None and (host.leadership is None or host.leader_epoch != self._epoch):
             error = NotLeaderError(f"this broker is no longer the leader of {host.topic_partition}")
         done(error)

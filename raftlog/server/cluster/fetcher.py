@@ -73,6 +73,7 @@ class _Copy:
         self.epoch = host.leader_epoch
         self.is_paused = False  # being truncated, or in back-off after a failure: not fetched
         self.is_first = True  # the leader has sent no records in this epoch
+        # guard: what a copy lacks counts in one leader epoch
         self.copied_below: Offset = 0  # see ``following.must_restart``
 
 
@@ -138,6 +139,7 @@ class ReplicaFetcher:
 
     def link_up(self) -> None:
         """Start a new session: the leader of a new connection has no session state."""
+        # guard: a fetch session begins with all positions
         self._session = FollowerSession()
         self._round = 0
         self._in_flight = 0
@@ -177,6 +179,7 @@ class ReplicaFetcher:
     def _report_position(self, key: PartitionKey, copy: _Copy) -> None:
         """Send the log end offset of this replica to the leader."""
         log = copy.host.log
+        # guard: positions are reported for durable records
         self._session.set(
             ReplicaPosition(
                 topic_id=key[0],
@@ -210,6 +213,7 @@ class ReplicaFetcher:
     def _durable_position(self, key: PartitionKey) -> DurablePosition:
         copy = self._copies[key]
         log = copy.host.log
+        # guard: progress is reported for durable records
         return DurablePosition(
             topic_id=key[0],
             partition=key[1],
@@ -249,6 +253,7 @@ class ReplicaFetcher:
         if done.cancelled():
             return
         error = done.exception()
+        # guard: responses of another connection are discarded
         if session is not self._session or self._closed:
             return
         self._in_flight -= 1
@@ -282,9 +287,12 @@ class ReplicaFetcher:
     def _apply(self, part: ReplicaFetched, data: Buffer) -> None:
         key = part.topic_id, part.partition
         copy = self._copies.get(key)
+        # guard: a partition that is being truncated rejects appends
+        # guard: a response has the epoch that is followed
         if copy is None or copy.is_paused or part.leader_epoch != copy.epoch:
             return
         host = copy.host
+        # guard: a follower accepts responses of its leader only
         if not host.follows(self._leader, copy.epoch):
             return
         if part.failure is not None:
@@ -337,6 +345,7 @@ class ReplicaFetcher:
         and it replaces its copy.
         """
         host = copy.host
+        # guard: a follower keeps what is committed
         if offset >= host.high_watermark or may_lose_committed(
             last_epoch=host.last_epoch, unclean_epoch=host.unclean_epoch
         ):
@@ -356,6 +365,7 @@ class ReplicaFetcher:
     def _append(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched, data: Buffer) -> None:
         host = copy.host
         if len(data):
+            # guard: a copy that lacks removed tombstones restarts
             if must_restart(
                 log_end=host.log.log_end_offset,
                 copied_below=copy.copied_below,
@@ -368,6 +378,7 @@ class ReplicaFetcher:
                 _append_batches(host, data)
             except ChainMismatchError as error:
                 self._pause(key, copy)
+                # guard: a hash-chain mismatch is corruption of the follower
                 self._on_damage(host, error)
                 return
             except CorruptBatchError as error:
@@ -395,6 +406,7 @@ class ReplicaFetcher:
                 self._pause(key, copy)
                 return
             copy.is_first = False
+            # guard: copies that a move adds keep to the throttle
             if self._throttle.must_wait(host, part.high_watermark):
                 self._wait_turn(key, copy, len(data))
             else:
@@ -402,6 +414,7 @@ class ReplicaFetcher:
                 self._report_position(key, copy)
         host.advance_high_watermark(part.high_watermark)
         if part.log_start_offset > host.log.log_start_offset:
+            # guard: a log starts at most where it is committed
             host.advance_log_start(
                 min(part.log_start_offset, host.high_watermark), lambda _error: None
             )
@@ -443,6 +456,7 @@ class ReplicaFetcher:
         def done() -> None:
             now = log.log_start_offset, log.log_end_offset, log.tombstones_removed_below
             if lacks and log.log_start_offset == log.log_end_offset:
+                # guard: a copy restarts once
                 copy.copied_below = log.tombstones_removed_below
             if now == before:
                 self._pause(key, copy)  # it failed: do not fetch the same again at once
@@ -506,6 +520,8 @@ def _fitted(log: Log, data: Buffer) -> bytes | None:
     try:
         first = parse_header(data)
         is_inside = first.base_offset < end < first.next_offset
+        # guard: a batch of another epoch is not accepted in part
+        # guard: only compacted batches are accepted in part
         if not is_inside or not first.is_compacted or first.leader_epoch != log.last_epoch:
             return None
         from raftlog.record.compaction import tail_of  # the first call imports numpy
@@ -587,6 +603,7 @@ class MoveThrottle:
         """Whether the copy must wait for its turn after a response with that high watermark: a move
         adds it, and it is not in sync.
         """
+        # guard: a copy that reaches the high watermark is not throttled
         return host.log.log_end_offset < high_watermark and self._is_added(host)
 
     def wait(self, copy: Hashable, received: int, resume: Callable[[], None]) -> None:

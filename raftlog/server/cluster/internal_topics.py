@@ -34,6 +34,7 @@ def raised(topic: TopicRecord, brokers: Sequence[BrokerRecord], factor: int) -> 
     ``brokers``: those that can get replicas, at least ``factor``.
     """
     parts = topic.partitions
+    # guard: the topic of groups gets the replicas that it lacked
     if topic.replication_factor >= factor or any(part.target is not None for part in parts):
         return None
     placed = [PlacedPartition(topic.name, n, part.replicas) for n, part in enumerate(parts)]

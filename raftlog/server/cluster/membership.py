@@ -276,6 +276,7 @@ class ClusterSubscription:
     def _take(
         self, request: ClusterStateRequest, response: ClusterStateResponse, snapshot: bytes
     ) -> bool:
+        # guard: only the group's log changes the state of a voter
         if self.has_vote:
             return True  # the group's own log is what counts now
         if not response.has_vote or not response.cluster_id:
@@ -414,14 +415,18 @@ def next_step(
     operator excludes from the wait. ``seen``: the peers with an authenticated link, by id.
     """
     for voter in sorted(voters):
+        # guard: a broker that sees a cluster does not found one
         if voter in seen and seen[voter].cluster_id:
             return Join(voter, seen[voter].cluster_id)
     founders = sorted(set(voters) - (set(without) - {broker_id}))
     missing = tuple(voter for voter in founders if voter != broker_id and voter not in seen)
+    # guard: a cluster is founded once every voter was seen
     if missing:
         return Await(missing)
+    # guard: one broker founds the cluster
     if founders[0] != broker_id:
         return AwaitFounder(founders[0])
+    # guard: a cluster is founded with what all voters support
     return Found(
         {v: directory_id if v == broker_id else seen[v].directory_id for v in founders},
         min([PEER_PROTOCOL_VERSION, *(peer.protocol_version for peer in seen.values())]),
@@ -511,6 +516,7 @@ class Founder:
             seen=seen,
         )
         if isinstance(step, Found):
+            # guard: a broker creates no cluster while it knows a member of one
             if self._is_known_elsewhere():
                 return
             if not self._has_founded and self._now() >= self._listens_until:
@@ -667,6 +673,7 @@ class Membership:
     @property
     def is_registered(self) -> bool:
         record = self._machine.brokers.get(self._broker_id)
+        # guard: a registration is of this incarnation
         return (
             record is not None
             and record.directory_id == self._me.directory_id
@@ -700,6 +707,7 @@ class Membership:
             command = self._registration()
         elif not self._has_kafka_address():
             command = self._with_kafka_address()
+        # guard: a broker is unfenced when it serves
         elif machine.brokers[self._broker_id].fenced and self._is_ready():
             mine = machine.brokers[self._broker_id]
             command = UnfenceBroker(id=mine.id, broker_epoch=mine.broker_epoch)
@@ -734,6 +742,7 @@ class Membership:
             if record.fenced:
                 continue
             silent = self._liveness.silent_seconds(record.id)
+            # guard: an unresponsive broker is fenced
             if silent >= self._session_seconds:
                 logger.warning(
                     "broker fenced: broker=%d reason=session_timeout silent_s=%.1f",
@@ -963,6 +972,7 @@ class Liveness:
 
     def boot_of(self, broker_id: int) -> int | None:
         incarnation = self._last.get(broker_id)
+        # guard: the leader knows the incarnation of its followers
         return None if incarnation is None else incarnation.boot
 
     def silent_seconds(self, broker_id: int) -> float:
@@ -975,6 +985,7 @@ class Liveness:
         """Whether the broker can lead or follow: registered, not fenced, and connected or only
         briefly disconnected.
         """
+        # guard: a fenced broker is not live
         if self._is_fenced(broker_id):
             return False
         if broker_id in self._up:

@@ -58,6 +58,7 @@ def migrate(store: Store, disk: Disk, config: BrokerConfig, *, now_ms: int) -> N
     try:
         voters = {store.identity.broker_id: store.identity.directory_id}
         journal.group(CLUSTER_GROUP).begin_generation(1, voters, state)
+        # guard: the journal of a migrated directory is complete before it has its name
         journal.sync()
     finally:
         journal.close()

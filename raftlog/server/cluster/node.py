@@ -622,6 +622,7 @@ class ClusterNode:
         gone on after different recoveries.
         """
         how = relation(self.machine.history, histories.decode(peer.history))
+        # guard: two recoveries of one state stop both sides
         if how == "diverged":
             self._removed(diverged_text(self.broker_id, peer.broker_id))
         self._check_peer(peer, how)
@@ -636,6 +637,7 @@ class ClusterNode:
             raise BrokerRemovedError(removed_text(peer.broker_id, peer.directory_id))
         if how == "diverged":
             raise HistoryConflictError(diverged_text(self.broker_id, peer.broker_id))
+        # guard: a living majority does not accept a recovery
         if how == "behind" and self._is_in_majority():
             raise HistoryConflictError(
                 f"broker {self.broker_id} has contact with a majority of the cluster's voters, so "
@@ -644,6 +646,7 @@ class ClusterNode:
                 "recovery, with empty data directories. Records that they acknowledged after it, "
                 "and those that only they have, are given up"
             )
+        # guard: a lost directory is refused
         if peer.directory_id in machine.lost:
             raise DeclaredLostError(lost_text(peer.broker_id, peer.directory_id))
 
@@ -667,6 +670,7 @@ class ClusterNode:
         the voters goes on with this broker.
         """
         claims = [e for e in self.links.refusals() if isinstance(e, DeclaredLostError)]
+        # guard: a living majority does not stop at the word of a minority
         if claims and not self._is_in_majority():
             self._removed(str(claims[0]))
 
@@ -725,6 +729,7 @@ class ClusterNode:
             self._addresses.update()
             self._schedule(0.0)
             # A removed broker usually receives its removal in this time, and stops.
+            # guard: a removed broker that missed its removal is disconnected
             self._loop.call_later(GRACE_SECONDS, self._end_refused)
 
     def _end_refused(self) -> None:
@@ -784,6 +789,7 @@ class ClusterNode:
                 self._internal_topics.poll()
         if self.is_current:
             self._addresses.save()
+        # guard: brokers without a vote keep the state of the cluster
         self._state_copy.poll()
         if self.is_current:
             self._first_user.poll()

@@ -123,6 +123,7 @@ class ClusterOperations:
         this broker has not yet applied all changes before its start: its metadata can then contain
         brokers and topics that were removed."""
         node, leader = self._node, self._node.subscription.leader
+        # guard: a broker that restarts reports no controller until its metadata is up to date
         if leader is None or not node.is_current or not node.liveness.is_linked(leader):
             return None
         return leader
@@ -242,6 +243,7 @@ class ClusterOperations:
             return await self._forward(hosted, request)
         elect = self._election(hosted, request.to)
         now = asyncio.get_running_loop().time()
+        # guard: the rate of leadership transfers is limited
         self._transfers.admit(TopicPartition(request.topic, request.partition), now)
         result = await node.plane.propose(hosted.raft_id, elect.encode())
         if not isinstance(result, Accepted):
@@ -341,6 +343,7 @@ class ClusterOperations:
         node = self._node
         peers = {peer.broker_id: peer for peer in node.links.identities()}
         brokers = {*node.machine.brokers, *node.subscription.voters} - {node.broker_id}
+        # guard: all brokers are connected when the protocol is raised
         if missing := sorted(brokers - peers.keys()):
             raise RefusedError(
                 f"brokers {missing} are not connected, so the versions that they support are not "
@@ -349,8 +352,10 @@ class ClusterOperations:
         for peer in peers.values():
             record = node.machine.brokers.get(peer.broker_id)
             connected = peer.directory_id, peer.boot
+            # guard: a connected broker has registered
             if record is not None and (record.directory_id, record.boot) != connected:
                 raise RefusedError(f"broker {peer.broker_id} has not registered yet. Try again")
+            # guard: all brokers support the protocol that is required
             if peer.protocol_version < PEER_PROTOCOL_VERSION:
                 raise RefusedError(
                     f"broker {peer.broker_id} supports version {peer.protocol_version} of the "

@@ -204,6 +204,7 @@ class Recovery:
             )
             # Votes are durable, and so is the generation of an elected leader. Before that, a power
             # failure would revert a recovery that the operator saw succeed.
+            # guard: a recovery succeeds once it is durable
             await self._until(lambda: self._has_leader(request.group, above=request.generation))
             return
         outcome = await self._plane.propose(request.group, request.command or b"")
@@ -239,6 +240,7 @@ class Recovery:
 
         Raises ``BrokerUnavailableError`` if one of them does not respond.
         """
+        # guard: a broker that has just gone may return before a loss
         await self._until(lambda: not self._is_any_just_gone())
         found: dict[str, dict[int, GroupReport]] = {
             report.group: {self._broker_id: report} for report in await self.survey(groups)
@@ -273,6 +275,7 @@ class Recovery:
         loss = group_loss(standings)
         note = ""
         if not loss.has_majority:
+            # guard: a cluster with a leader is not recovered
             if loss.led is not None:
                 raise InvalidRequestError(led_text("the cluster", loss.led))
             survivor = loss.newest
@@ -282,6 +285,7 @@ class Recovery:
                     "directory"
                 )
             mine = next(each for each in standings if each.broker == self._broker_id)
+            # guard: the newest copy of the cluster's state counts
             if survivor.newness > mine.newness:
                 return await self._forward(survivor.broker, request)
             note = self._loss_note(loss)
@@ -289,8 +293,11 @@ class Recovery:
                 self._machine.follow(self._state_copy.newest().state, ())
         shown, gone = await self._rehearsed(request, note, {} if loss.has_majority else loss.lost)
         self._check_declared(request.lost, gone)
+        # guard: the cluster group needs the operator's confirmation
         if request.dry_run or not request.accept_loss or not shown.loss_id:
             return shown
+        # guard: a loss that was not shown is refused
+        # guard: every directory that is given up has to be declared lost
         if not gone.keys() <= set(request.lost) or shown.loss_id != (
             request.loss_id or shown.loss_id
         ):
@@ -308,10 +315,12 @@ class Recovery:
             )
             logger.warning("cluster recovery: note=%s", note)
             await self._until(lambda: self._is_agreeing(ended))
+            # guard: a recovery fences the lost brokers
             await self._fence(loss.lost)
             # After a start, the list of partitions is known only now.
             await self._until(lambda: self._partitions.is_ready)
         elif lost:
+            # guard: a majority of the cluster notes which directories are lost
             await self._commit(DeclareLost(directories=tuple(lost)))
         recovered = await self._recover_partitions(request, accepted)
         left = [part for part in recovered if not _is_accepted(part, accepted)]
@@ -327,6 +336,7 @@ class Recovery:
         state.restore(self._machine.snapshot())
         for command in self._plane.journaled(CLUSTER_GROUP).unapplied:
             state.apply(command)
+        # guard: a recovery skips versions of the cluster state
         return cluster_commands.recovered(
             state.snapshot(),
             recovery=self._entropy(histories.ID_CHARS // 2).hex(),
@@ -346,6 +356,7 @@ class Recovery:
                     f"there is no broker {broker} that could be declared lost, but "
                     f"{sorted({self._broker_id, *self._others()})}"
                 )
+            # guard: a broker that runs is not declared lost
             if broker not in gone and (
                 broker == self._broker_id or self._liveness.is_linked(broker)
             ):
@@ -508,6 +519,7 @@ class Recovery:
         )
         if request.dry_run:
             return done
+        # guard: a directory of another broker is not given up after the word was given
         if not (_is_accepted(done, accepted) and step.gone.keys() <= set(request.lost)):
             return msgspec.structs.replace(
                 done, note=f"{step.note}. This loss is new: repeat the command to accept it"
@@ -619,6 +631,7 @@ def _loss_of(part: RecoveredPartition) -> _Loss:
 
 
 def _is_accepted(part: RecoveredPartition, accepted: Collection[_Loss] | None) -> bool:
+    # guard: a partition whose loss was not shown is not recovered
     return not part.may_lose or accepted is None or _loss_of(part) in accepted
 
 
@@ -637,6 +650,7 @@ def _with_copy(report: GroupReport, state: PartitionState, host: Partition | Non
     if host is None:
         return msgspec.structs.replace(report, state=state.encode())
     log = host.log
+    # guard: a torn copy can lead in a recovery
     return msgspec.structs.replace(
         report,
         state=state.encode(),

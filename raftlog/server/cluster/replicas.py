@@ -264,6 +264,7 @@ class RoleManager:
             if is_replica and self._is_current(hosted):
                 self._effects.schedule_copy_change(hosted)  # a witness became a replica
             return
+        # guard: a role never returns to an older epoch
         if host.leader_epoch > state.leader_epoch:
             return  # the group's log is being replayed
         suspect = host.log.damage or host.log.doubt
@@ -272,21 +273,27 @@ class RoleManager:
             if self._must_accept(hosted):
                 self._effects.schedule_copy_change(hosted)
             elif suspect and self._is_current(hosted):
+                # guard: the replacement of a copy is retried
                 self._release_copy(hosted)
             return
         is_elected = self._is_elected(state)
         if is_elected:
             hosted.on(Event.ELECTED)
+        # guard: a corrupt copy does not lead
         if is_elected and self._may_lead(hosted, host):
             self._lead(hosted, host)
         elif self._must_accept(hosted):
             self._effects.schedule_copy_change(hosted)
+        # guard: a former voter that is a replica again keeps its copy
+        # guard: a former voter deletes its copy without a vote
+        # guard: after a start a state has to be current
         elif (not is_replica and not self._has_vote(hosted)) or self._is_current(hosted):
             self._follow(hosted, host, is_replica=is_replica)
 
     def _follow(self, hosted: HostedPartition, host: Partition, *, is_replica: bool) -> None:
         """Copy from the leader, wait for a leader, or replace the copy."""
         state, suspect = hosted.state, host.log.damage or host.log.doubt
+        # guard: a corrupt copy does not follow
         can_follow = is_replica and state.leader != self._broker_id and not suspect
         leader = state.leader if can_follow else None
         if (host.leader, host.leader_epoch) != (leader, state.leader_epoch) or host.leadership:
@@ -299,10 +306,13 @@ class RoleManager:
         elif suspect:
             self._release_copy(hosted)
         else:
+            # guard: a follower with a full disk leaves the ISR
             self._step_down(hosted, host)
 
     def _is_elected(self, state: PartitionState) -> bool:
         """Whether this broker was elected in this incarnation and on its current disk."""
+        # guard: a leader is in the incarnation that was elected
+        # guard: a leader is on the disk that was elected
         return (
             state.leader == self._broker_id
             and state.isr.get(self._broker_id) == self._me.directory_id
@@ -325,12 +335,14 @@ class RoleManager:
         if host is None or not self._is_elected(state):
             return False
         may_lead = host.log.is_torn or (host.log.doubt and not host.log.damage)
+        # guard: a copy in doubt leads only if it is the best remaining one
         return bool(may_lead) and state.unclean_epoch == state.leader_epoch
 
     def _lead(self, hosted: HostedPartition, host: Partition) -> None:
         state = hosted.state
         if host.leadership is not None and host.leader_epoch == state.leader_epoch:
             host.on_state(state)
+            # guard: a leader with a full disk transfers leadership
             self._step_down(hosted, host)
             self.review(hosted)
             return
@@ -345,6 +357,7 @@ class RoleManager:
         hosted.on(Event.NO_OP_PROPOSED)
 
         def done(outcome: Outcome) -> None:
+            # guard: a state is current once something was applied
             if isinstance(outcome, Applied):
                 hosted.on(Event.NO_OP_APPLIED)
                 self._effects.schedule(hosted)
@@ -368,6 +381,7 @@ class RoleManager:
         state, record = hosted.state, self._machine.topic_by_id(hosted.topic_id)
         if record is not None:
             held = record.partitions[hosted.partition]
+            # guard: without a vote, the cluster's newer state decides which brokers are replicas
             if held.version > state.version and not self._has_vote(hosted):
                 return self._broker_id in held.replicas and self._broker_id in state.replicas
         return self._broker_id in state.replicas
@@ -380,8 +394,10 @@ class RoleManager:
         if record is None:
             return False
         assignment = record.partitions[hosted.partition]
+        # guard: a copy is deleted only when the cluster agrees, too
         if self._broker_id in assignment.replicas:
             return False
+        # guard: a former voter deletes its copy after the seal
         return self._broker_id in assignment.witnesses or not self._has_vote(hosted)
 
     def copy_change(self, hosted: HostedPartition) -> CopyChange | None:
@@ -392,8 +408,10 @@ class RoleManager:
         if self._must_accept(hosted):
             return CopyChange.ACCEPT
         is_suspect = host is not None and bool(host.log.damage or host.log.doubt)
+        # guard: a copy is quarantined only with permission
         if is_suspect and self._next_step(hosted) is CopyChange.REPLACE:
             return CopyChange.REPLACE
+        # guard: only a broker that is no replica deletes its copy
         may_delete = not is_replica and self._may_delete(hosted)
         return CopyChange.DELETE if may_delete else None
 
@@ -500,6 +518,7 @@ class RoleManager:
                 self._effects.schedule(hosted)
             return
         host.obstacle = self._obstacle(hosted)
+        # guard: a leader without incoming messages decides nothing
         change = leadership.isr_change(
             self._services.loop.time(),
             self._liveness,
@@ -516,6 +535,7 @@ class RoleManager:
             accepted = isinstance(outcome, Applied) and isinstance(outcome.result, Accepted)
             if accepted:
                 logger.info("partition changed: partition=%s command=%s", hosted, change)
+            # guard: an unknown outcome stays in doubt
             leadership.proposal_done(change, None if isinstance(outcome, Unknown) else accepted)
 
         self._plane.propose_bytes(hosted.raft_id, change.encode(), done)
@@ -552,6 +572,7 @@ class RoleManager:
                 "min.insync.replicas"
             )
         group = self._plane.status(hosted.raft_id)
+        # guard: a leader that no majority can help rejects appends
         if group.leader is None and not self._hears_majority(group):
             return (
                 f"cannot reach in-sync replicas {names}, and no majority of the voters of the "
@@ -650,6 +671,7 @@ class Partitions:
             return received or self._assigned_state(topic_id, partition)
         if received is not None and self._is_outdated(hosted, received):
             return received
+        # guard: a state of an older incarnation names no leader
         if self._is_known(hosted):
             return hosted.state
         return replace(hosted.state, leader=None)  # an outdated state from before this start
@@ -846,6 +868,7 @@ class Partitions:
             return True
         # A former voter keeps its generation: it has to offer it to the others, and must never vote
         # in an older one.
+        # guard: a former voter keeps its generation
         return self._plane.has_journaled(raft_id(record.id, partition))
 
     async def _open(self, record: TopicRecord, new: list[int]) -> None:
@@ -863,6 +886,7 @@ class Partitions:
     def _open_group(self, record: TopicRecord, partition: int) -> HostedPartition:
         birth = record.birth(partition)
         first, log = first_state(birth), self._copy_of(record, partition)
+        # guard: a group that is younger than its log continues the epochs of the log
         if (
             log is not None
             and log.leader_epoch > first.leader_epoch
@@ -882,6 +906,7 @@ class Partitions:
         hosted.noted = machine.state
         # This incarnation was a voter at the creation, so it opens the group for the first time:
         # the base is the newest state that it can know. Other incarnations open it later.
+        # guard: the first leader is known to the incarnations of the creation only
         hosted.is_known = self._me.boot == birth.boots.get(self._broker_id) and (
             self._me.directory_id == birth.directories[self._broker_id]
         )
@@ -895,6 +920,7 @@ class Partitions:
         )
         status = self._status(hosted)
         # An earlier incarnation can have led, or followed, by a base that names a leader.
+        # guard: an earlier incarnation can have led without a term
         is_first = hosted.is_known or not hosted.state.leader_boot
         if status is not None and status.term == 0 and is_first:
             hosted.on(Event.FOUNDED)
@@ -963,6 +989,7 @@ class Partitions:
 
     async def _delete_strays(self) -> None:
         for topic, partition, _log in list(self._store.hosted()):
+            # guard: unknown topics are not strays immediately
             if self._machine.topic_by_id(topic.id) is None:
                 logger.warning(
                     "replica removed: partition=%s:%d reason=topic_deleted", topic.name, partition
@@ -1080,6 +1107,7 @@ class Partitions:
         if hosted is None or hosted.host is not host or host.log.damage:
             return
         logger.error("log corrupt: partition=%s reason=%s", hosted, reason)
+        # guard: a copy that differs rejects reads
         host.log.note_damage(reason, offset=host.high_watermark)
         self.roles.poll(hosted)
 
@@ -1144,14 +1172,20 @@ def next_step(
         return None  # not a replica: the copy is removed anyway
     if state.leader == broker_id:
         return choose_other()
+    # guard: a copy stays until a complete one leads
     if state.leader is None or not is_sound(state.leader):
         return None
+    # guard: an offline replica stays in an ISR that needs it
+    # guard: an offline replica is not replaced
     if is_offline and (broker_id not in state.isr or len(state.isr) <= state.min_isr):
         return None
     is_member = broker_id in state.isr or broker_id in state.elr
+    # guard: a corrupt copy that is a member again stays
+    # guard: a corrupt copy leaves the ISR before its deletion
     if fenced_in is not None and state.leader_epoch >= fenced_in and not is_member:
         return CopyChange.REPLACE
     isr = {broker: directory for broker, directory in state.isr.items() if broker != broker_id}
+    # guard: a corrupt copy is reported as lost
     return ChangeIsr(state.version, state.leader_epoch, isr, state.min_isr, (broker_id,))
 
 

@@ -45,6 +45,7 @@ class StateCopy:
 
     def newest(self) -> ClusterCopy:
         """Return the newest state that this broker has: the known one, or that of its last run."""
+        # guard: a broker that has never joined keeps no state of the cluster
         if self._machine.version < self._saved.version or not self._is_member():
             return self._saved
         voters = self._voters() or self._saved.voters

@@ -122,6 +122,7 @@ class ClusterTopics:
         known = NO_TOPIC_ID if record is None else record.id
         deletion = Deletion(name, topic_id or known)
         try:
+            # guard: a deletion applies to the topic that it was requested for
             await self.propose(DeleteTopic(name=name, topic_id=deletion.id))
         except UnknownTopicError as error:
             if deletion.id == NO_TOPIC_ID and name in self._machine.topics:
@@ -179,6 +180,7 @@ class ClusterTopics:
     def _usual_copies(self, name: str) -> int:
         wanted = usual_copies(self._machine.brokers.values(), founders=self._founders)
         live = len(self._machine.placeable())
+        # guard: a topic without a replication factor counts brokers that are down
         if live < wanted:
             raise ClusterNotReadyError(
                 f"topic {name!r} needs {wanted} brokers, as no replication factor was given, and "

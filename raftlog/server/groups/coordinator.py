@@ -169,6 +169,7 @@ class Coordinator:
         """
         check_group_id(group)
         partition, shard = self._shards.find(group, partition_of_group)
+        # guard: a request's shard knows the topics that the client knows
         if partition in self._unnotified:
             # Otherwise the shard might not know a topic that the client already knows.
             self._notify(partition, self._known_topics())
@@ -188,6 +189,7 @@ class Coordinator:
         """Return the current topics. The known ones may have an older version, if only brokers have
         changed since. Then a state from a coordinator with a newer version would wait indefinitely.
         """
+        # guard: a coordinator starts with current topics
         self._known = None
         return self._known_topics()
 
@@ -322,6 +324,7 @@ class TopicMaker:
         if self._first_request_at is None:
             self._first_request_at = self._now()
         wanted, possible = self.copies()
+        # guard: the topic of groups waits for all brokers
         if possible < wanted and self._now() - self._first_request_at < PATIENCE_SECONDS:
             missing = wanted - possible
             raise ClusterNotReadyError(

@@ -310,6 +310,7 @@ class ActiveShard(LogShard[GroupShard]):
             self._refuse(error, groups, failed)
         else:
             is_appended = bool(step.records)
+            # guard: a marker without effect is confirmed by the leader
             self._resolve(
                 partial(done, None),
                 failed,
@@ -398,6 +399,7 @@ class ActiveShard(LogShard[GroupShard]):
         """Answer a heartbeat only if this broker still led after it arrived: see
         ``heartbeat_keepalive``.
         """
+        # guard: a heartbeat is answered by a leader confirmed after it
         drop = self._resolve(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)
         answer.wait(drop)
 
@@ -541,6 +543,7 @@ class HeartbeatKeepalive:
         none.
         """
         found = self._last.get(member)
+        # guard: only members receive an unchanged assignment
         if found is None or not 0 < epoch <= found.member_epoch or not self._may_repeat(member):
             return None
         return found
@@ -607,6 +610,7 @@ class HeartbeatAnswer:
             self._timer = self._loop.call_later(left, self._confirm)
 
     def _confirm(self) -> None:
+        # guard: a keepalive is sent by a leader confirmed after the heartbeat
         self._all.confirmations.ask(self._reassure, since=self.mark)
 
     def _reassure(self, error: RaftlogError | None) -> None:

@@ -166,6 +166,7 @@ def make_registry_app(broker: Broker, listen: Address) -> Starlette:
 
 def _middleware(context: BrokerContext) -> list[Middleware]:
     middleware = [Middleware(_NotStored)]
+    # guard: HTTP requests must authenticate
     if context.config.authentication_required:
         backend = HttpAuthentication(context)
         middleware.append(Middleware(AuthenticationMiddleware, backend=backend, on_error=respond))
@@ -218,9 +219,11 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # guard: HTTP connections are limited
         if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
             transport.abort()
         else:
+            # guard: HTTP connections end
             self._deadline = self.loop.call_later(limits.HTTP_CONNECTION_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -445,6 +448,7 @@ class HttpAuthentication(AuthenticationBackend):
         return AuthCredentials(("authenticated",)), user
 
     async def _user(self, conn: HTTPConnection) -> HttpUser:
+        # guard: a password over HTTP requires TLS
         if conn.url.scheme != "https":
             raise errors.AccessDeniedError(
                 "this broker requires authentication, and its HTTP port has no TLS: a password "
@@ -467,6 +471,7 @@ class HttpAuthentication(AuthenticationBackend):
             name, password = given
             used = await authenticator.verify(host, name, password)
         except errors.AuthenticationError:
+            # guard: a failed password over HTTP is answered late
             await asyncio.sleep(limits.AUTHENTICATION_DELAY_S)
             raise
         return HttpUser(Principal(USER, used.user), host, used.mechanism, password, access)
@@ -475,6 +480,7 @@ class HttpAuthentication(AuthenticationBackend):
         """Raise ``AccessDeniedError`` unless the user may describe the cluster."""
         caller = Caller(self._context.access, user)
         try:
+            # guard: metrics require DESCRIBE of the cluster
             caller.require_of_cluster("DESCRIBE")
         finally:
             if caller.denied:

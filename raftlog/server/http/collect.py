@@ -543,6 +543,7 @@ class LagTimes:
         """
         samples = self._samples.setdefault((topic_id, partition), [])
         self._samples.move_to_end((topic_id, partition))
+        # guard: lags in seconds are kept for a bounded number of partitions
         while len(self._samples) > limits.METRICS_LAG_PARTITIONS_MAX:
             self._samples.popitem(last=False)
         if samples and high_watermark < samples[-1][1]:

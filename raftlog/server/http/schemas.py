@@ -82,6 +82,7 @@ def _check_access(
     makes it with the user's browser.
     """
     origin = request.headers.get("origin")
+    # guard: pages of other sites cannot call the schema registry
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise AccessDeniedError("pages of other sites may not use the schema registry")
     if not context.access.is_enforced:
@@ -96,6 +97,7 @@ def _check_access(
         raise AuthenticationError("this broker requires authentication")
     caller = Caller(context.access, client)
     try:
+        # guard: calls of the schema registry need rights
         caller.require(rest.required(call), "TOPIC", SCHEMAS_TOPIC)
     finally:
         if caller.denied:

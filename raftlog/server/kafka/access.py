@@ -60,6 +60,7 @@ def _name(context: BrokerContext, item: Any) -> str | None:
     if isinstance(item, str):
         return item
     topic_id: bytes = getattr(item, "topic_id", codec.ZERO_UUID)
+    # guard: access to a topic is decided by its ID if the request has one
     if topic_id == codec.ZERO_UUID:
         name: str | None = item.topic if hasattr(item, "topic") else item.name
         return name

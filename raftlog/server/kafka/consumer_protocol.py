@@ -225,6 +225,7 @@ def _news(delta: HeartbeatDelta, result: HeartbeatResult) -> Message:
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Describe groups of the consumer protocol, those of raftlog's own clients too."""
     groups = request.message.group_ids
+    # guard: ConsumerGroupDescribe has each group once
     check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:
@@ -367,6 +368,7 @@ def matching(
     Raises ``ValueError`` with a text for the client: not an expression of RE2, too long or too
     large, or one that requires RE2, which is not installed.
     """
+    # guard: a regular expression has a limited length
     if len(pattern) > limits.SUBSCRIPTION_PATTERN_CHARS_MAX:
         raise ValueError(
             f"a subscription of {len(pattern)} characters: the maximum is "
@@ -375,6 +377,7 @@ def matching(
     matches = _by_python(pattern) if re2 is None else _by_re2(pattern)
     found: set[str] = set()
     for count, name in enumerate(names, 1):
+        # guard: a regular expression matches only topics that the client may describe
         if matches(name) and is_visible(name):
             found.add(name)
         if not count % (NAMES_PER_STEP if re2 is None else ITEMS_PER_STEP):

@@ -142,6 +142,7 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
     """Handle one request, or return the steps that do. Every error becomes a response; the
     connection continues.
     """
+    # guard: a request of a Kafka client is checked
     if request.api not in BEFORE_AUTHENTICATION:
         try:
             context.authenticator.check(connection)
@@ -150,10 +151,12 @@ def dispatch(context: BrokerContext, connection: Connection, request: KafkaReque
             return None
     served = HANDLERS[request.api.key]
     reply = KafkaReply(connection, request, served.refuse)
+    # guard: access rules decide about each Kafka request
     if context.access.applies_to(connection):
         connection.client_id = request.client_id
         rule = RULES[request.api.key]
         steps = admit(context, rule, served.handle, request, reply)
+        # guard: a request for all topics waits for them, also with access rules
         if metadata.awaits_topics(context, request):
             metadata.await_topics(context, reply, steps)
             return None

@@ -245,6 +245,7 @@ def _rows(context: BrokerContext, found: PartRead) -> Generator[Any, Any, list[B
     rows: list[Buffer] = []
     for chunk in found.batches:
         # Clients may skip the CRC, as librdkafka does: corrupt bytes must not leave the broker.
+        # guard: corrupt batches are not sent to Kafka clients
         for header, batch in split_checked(chunk):
             if header.layout == KAFKA_ROWS:
                 rows += to_kafka(batch)

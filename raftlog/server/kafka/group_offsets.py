@@ -311,7 +311,9 @@ def handle_fetch(context: BrokerContext, request: KafkaRequest, reply: KafkaRepl
             require_stable=message.require_stable,
         )
         return
+    # guard: OffsetFetch has each group once
     check_once("OffsetFetch", [group.group_id for group in message.groups])
+    # guard: OffsetFetch has a limited number of partitions over all groups
     check_partitions(
         "OffsetFetch",
         sum(

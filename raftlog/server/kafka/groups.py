@@ -429,6 +429,7 @@ def _listed(one: GroupListing) -> Message:
 def handle_describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) -> Steps:
     """Describe classic groups. Groups of the consumer protocol have ConsumerGroupDescribe."""
     groups = request.message.groups
+    # guard: DescribeGroups has each group once
     check_once(reply.name, groups)
 
     def send(found: list[GroupView | RaftlogError]) -> None:

@@ -174,6 +174,7 @@ def _describe(context: BrokerContext, request: KafkaRequest, reply: KafkaReply) 
         _check_ids(request)
         # As in Kafka, the response has a topic once: it can be large.
         distinct = {each.topic_id if is_by_id(each) else each.name: each for each in message.topics}
+        # guard: Metadata has each topic once
         for wanted in distinct.values():
             described = yield from _requested(
                 context, request, wanted, operations, may_create=may_create

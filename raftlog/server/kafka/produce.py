@@ -169,6 +169,7 @@ class _Produce:
                 raise InvalidRequestError(f"acks={self._acks}; -1 (all), 0 and 1 are permitted")
             if part.error is not None:
                 raise part.error
+            # guard: Kafka clients do not write to internal topics
             check_not_internal(part.topic)
             host = host_of(self._context, part.topic, part.partition)
             config = host.log.config
@@ -176,6 +177,7 @@ class _Produce:
             if config.schema_validation != "none":
                 checks, mode = self._context.registry.checks, config.schema_validation
                 yield partial(checks.check, part.topic, mode, stored)
+            # guard: Kafka batches behind a refused one are out of order
             self._check_order(host, part, header)
             done = partial(self._stored, index, part)
             try:
@@ -221,6 +223,7 @@ class _Produce:
         """
         first = self._reply.connection.refused_batches.get((part.topic, part.partition))
         producer = header.producer_id, header.producer_epoch, header.base_sequence
+        # guard: the refused Kafka batch itself is not out of order
         if (
             first is not None
             and first[:2] == producer[:2]
@@ -236,6 +239,7 @@ class _Produce:
         self, records: Buffer, config: TopicConfig
     ) -> Generator[Any, Any, tuple[bytearray, BatchHeader]]:
         """See ``_accepted``. A refused batch counts with the most that it may have had."""
+        # guard: a Kafka produce request has a limited size uncompressed
         if self._uncompressed_left <= 0:
             raise ThrottledError(
                 "the batches of one produce request have too many bytes uncompressed, over "
@@ -341,6 +345,7 @@ def _accepted(
             "batches or increase the topic setting",
             KafkaBatchFault.MESSAGE_TOO_LARGE,
         )
+    # guard: a compacted topic accepts only Kafka records with keys
     accept = partial(
         _accept,
         records,

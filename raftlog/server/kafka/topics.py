@@ -373,6 +373,7 @@ class _CompactedError(RefusedError):
 
 def _check_policy(host: Partition) -> None:
     """Raise ``_CompactedError`` if records are neither deleted by age nor by size (KAFKA-5803)."""
+    # guard: Kafka clients delete no records of a topic that is only compacted
     if not host.log.config.is_deleted_by_age:
         raise _CompactedError(
             f"Records of partition {host.topic_partition} can not be deleted due to the configured "

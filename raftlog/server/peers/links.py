@@ -418,6 +418,7 @@ class PeerLinks:
         reconnect, and the registry rejects those peers.
         """
         for link in self._links.values():
+            # guard: connections to brokers of earlier releases end with the upgrade
             if link.identity is not None and (why := self._registry.exclusion(link.identity)):
                 link.drop(why)
 
@@ -643,9 +644,12 @@ class PeerRegistry:
         ``UnsupportedVersionError``: it would misread the state of the cluster. And the errors of
         ``check_state``.
         """
+        # guard: a peer supports the protocol that the cluster requires
         check_version(peer, self._version_min())
+        # guard: brokers refuse a removed directory
         self._check_state(peer)
         for live in self._live(peer.broker_id):
+            # guard: another live directory with a peer's id
             if live.directory_id != peer.directory_id:
                 raise BrokerIdInUseError(
                     f"broker id {peer.broker_id} is in use by the live broker at "
@@ -660,6 +664,7 @@ class PeerRegistry:
                     f"twice, at {live.host}:{live.port} and at {peer.host}:{peer.port}: one is a "
                     "copy. Stop the copy, wipe it, and start it with a different broker id"
                 )
+        # guard: the stored facts about a peer are checked
         for seen in (self._seen(peer.broker_id), self._latest.get(peer.broker_id)):
             if seen is not None:
                 check_boot(
@@ -675,8 +680,10 @@ class PeerRegistry:
         its journal, and with enough of them it would look complete again.
         """
         directory_id, why = self._forgetful.get(peer.broker_id, ("", ""))
+        # guard: a journal that has lost its end stays rejected
         if directory_id == peer.directory_id:
             raise StaleBrokerError(why)
+        # guard: stored reports of a journal count, too
         for heard in (self._heard(peer.broker_id), self._seen(peer.broker_id)):
             if heard is None:
                 continue
@@ -703,6 +710,7 @@ class PeerRegistry:
         self._incoming[peer.broker_id] = _Incoming(peer, connection)
         self._latest[peer.broker_id] = peer
         if older is not None and older.connection is not connection:
+            # guard: a newer connection ends the older one
             older.connection.peer_identity = None  # requests that it has already read have no peer
             older.connection.abort(f"broker {peer.broker_id} has opened a new connection")
         self.on_incoming(peer)
@@ -718,6 +726,7 @@ class PeerRegistry:
         """
         for each in list(self._incoming.values()):
             if why := self.exclusion(each.identity):
+                # guard: connections from brokers of earlier releases end with the upgrade
                 each.connection.abort(why)
 
     def exclusion(self, peer: PeerIdentity) -> str:
@@ -827,6 +836,7 @@ async def greet(
     assert isinstance(hello, PeerHelloResponse)
     try:
         prove = dialling.check(hello)
+        # guard: the connecting side requires the certificate of the peer
         services.registry.check_certificate(hello.identity.broker_id, channel.certificate)
     except _REFUSALS as error:
         raise _NotIntroducedError(error) from error
@@ -868,6 +878,7 @@ async def _ask(
 
 async def _in_time(services: LinkServices, answer: Awaitable[T]) -> T:
     """Wait for one round trip. Each has the full session timeout, as a ping has."""
+    # guard: each round trip of a handshake has its own time
     async with asyncio.timeout(services.session_timeout_s):
         return await answer
 
@@ -1156,6 +1167,7 @@ class Peering:
     def answering(self) -> Answering:
         """Create this broker's side of one handshake. Raises ``AccessDeniedError`` if there is no
         secret that a peer could prove to know."""
+        # guard: a broker without a secret accepts no other broker
         if not self.secret:
             raise AccessDeniedError(
                 "this broker has no cluster secret, so no other broker can join it. Set "
@@ -1174,7 +1186,9 @@ class Peering:
         """
         me = self.me()
         peer = answering.check(prove)
+        # guard: the accepting side requires the certificate of the peer
         self.registry.check_certificate(peer.broker_id, connection.certificate)
+        # guard: a broker's own state is checked again when the link is established
         if me != answering.me:
             raise BrokerUnavailableError(
                 f"broker {me.broker_id} has joined a cluster: repeat peer_hello"
@@ -1184,5 +1198,6 @@ class Peering:
         except WrongClusterError as error:
             self.on_refused(peer.broker_id, error)
             raise
+        # guard: peers are checked before they are admitted
         self.registry.admit_incoming(peer, connection)
         return peer

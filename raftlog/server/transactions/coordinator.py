@@ -286,6 +286,7 @@ class TransactionCoordinator:
         is_known = topic is not None and number < len(topic.hosts)
         if not is_known:
             record = cluster.machine.topic_by_id(topic_id)
+            # guard: a topic that a broker has not received yet is not deleted
             if cluster.machine.version < topics_version or (
                 record is not None and number < len(record.partitions)
             ):
@@ -421,6 +422,7 @@ class MarkedTransactions:
     def has(self, host: Partition, marker: Marker, number: int) -> bool:
         """Whether this one, or a later one, was ended."""
         epoch, newest = self._numbers.get(_key(host, marker), (-1, 0))
+        # guard: a marker that arrives again ends no later transaction
         return not marker.is_bumped and epoch == host.leader_epoch and number <= newest
 
     def note(self, host: Partition, marker: Marker, number: int) -> None:

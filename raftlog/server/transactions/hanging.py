@@ -141,6 +141,8 @@ class HangingTransactions:
             return
         for each, is_owned in zip(overdue, owned, strict=True):
             written = self._written(each)
+            # guard: a leader aborts no transaction with new records
+            # guard: a leader aborts no transaction that a coordinator has
             if not is_owned and written is not None and written == before[each]:
                 self._abort(each, written)
 
@@ -161,6 +163,7 @@ class HangingTransactions:
             if isinstance(answer, TransactionOwnersResponse) and len(answer.owned) == len(parts):
                 missing.difference_update(answer.shards)
                 owned = [a or b for a, b in zip(owned, answer.owned, strict=True)]
+        # guard: a leader aborts what no coordinator of all has
         return None if missing else owned
 
     async def _ask(self, broker: int, parts: list[OpenPart]) -> TransactionOwnersResponse:

@@ -240,6 +240,7 @@ class ActiveTransactions(LogShard[TransactionShard]):
         try:
             if not adds or self._serving().has(name, producer, parts):
                 # Else an earlier coordinator could confirm what its successor has ended.
+                # guard: a partition is verified by a confirmed leader
                 self.ask(
                     lambda state: state.check(name, producer, parts, version=version), done, done
                 )
@@ -324,6 +325,7 @@ class ActiveTransactions(LogShard[TransactionShard]):
         if step.ending:
             # Not before: a coordinator that replaces this one may decide otherwise.
             decided = partial(self._decided, self._state, step.ending)
+            # guard: markers are sent once the decision is committed
             self.host.when_committed(self._end, decided)
 
     def _discarded(self, reason: RaftlogError) -> None:  # noqa: ARG002 - requests find it
@@ -384,6 +386,7 @@ class ActiveTransactions(LogShard[TransactionShard]):
         error: RaftlogError | None,
     ) -> None:
         marking = self._marking.get(ending.transactional_id)
+        # guard: answers to markers are of the state that has sent them
         if state is not self._state or marking is None or marking.number != ending.number:
             return
         marking.under_way.discard(part)
