@@ -536,7 +536,7 @@ def test_a_dump_has_all_that_the_files_have(tmp_path: Path) -> None:
     (found,) = dump(tmp_path, tmp_path / "data")
     assert isinstance(found, Dump)
     assert (found.broker, found.partition, found.start, found.end) == (1, "t:0", 0, COUNT)
-    assert found.records == [(0, COUNT, 1, 0)]
+    assert found.records == [(0, COUNT, 1, 1)]
     assert (found.should_be_whole, found.problem) == (True, "")
     assert len(found.chain) == 16
 
@@ -560,7 +560,7 @@ def test_keys_and_tombstones_are_dumped_as_what_they_were_sent_for(tmp_path: Pat
             for value in sent:
                 key, record, headers = keys.encode(value, 10, 7)
                 producer.send("t", record, key, headers).result()
-    assert records(dump(tmp_path, tmp_path / "data")) == [(0, 39, 1, 0)]
+    assert records(dump(tmp_path, tmp_path / "data")) == [(0, 39, 1, 1)]
 
 
 def test_what_brokers_keep_for_themselves_is_only_looked_at(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_what_was_deleted_is_not_dumped(tmp_path: Path) -> None:
     (found,) = dump(tmp_path, tmp_path / "data")
     assert isinstance(found, Dump)
     assert (found.start, found.end) == (155, COUNT)
-    assert found.records == [(155, COUNT - 155, 156, 0)]
+    assert found.records == [(155, COUNT - 155, 156, 1)]
 
 
 def test_damage_is_told_and_the_rest_is_dumped(tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ def look_between(process: subprocess.Popen[str]) -> tuple[float, float]:
     return its_wall - SystemClock().wall_ms() / 1_000 - 0.001, its_wall - wall + 0.001
 
 
+@pytest.mark.integration
 def test_the_wall_clock_of_a_running_process_jumps_and_no_other_does(clock: FakeClock) -> None:
     with clocks_child(clock) as process:
         for offset_s in (0.0, 3_600.0, -3_600.0, 0.25, -864_000.0, 0.0):
@@ -294,6 +295,7 @@ def test_the_wall_clock_of_a_running_process_jumps_and_no_other_does(clock: Fake
             assert least <= offset_s <= most
 
 
+@pytest.mark.integration
 def test_what_waits_does_not_feel_it(clock: FakeClock) -> None:
     with clocks_child(clock) as process:
         for offset_s in (-3_600.0, 3_600.0):
@@ -304,6 +306,7 @@ def test_what_waits_does_not_feel_it(clock: FakeClock) -> None:
             assert loop_s >= 0.049
 
 
+@pytest.mark.integration
 def test_a_process_is_known_to_use_the_clock(clock: FakeClock, tmp_path: Path) -> None:
     with clocks_child(clock) as process:
         ask(process)
@@ -313,6 +316,7 @@ def test_a_process_is_known_to_use_the_clock(clock: FakeClock, tmp_path: Path) -
     assert not clock.is_used_by(process.pid), "it has ended"
 
 
+@pytest.mark.integration
 def test_an_environment_keeps_what_was_set(clock: FakeClock, tmp_path: Path) -> None:
     assert clock.offset_s == 0.0
     clock.set(-1.5)
@@ -320,6 +324,7 @@ def test_an_environment_keeps_what_was_set(clock: FakeClock, tmp_path: Path) -> 
     assert FakeClock(tmp_path, 1).offset_s == -1.5
 
 
+@pytest.mark.integration
 def test_a_look_is_that_of_a_new_process(clock: FakeClock) -> None:
     clock.set(5_000.0)
     before = SystemClock().wall_ms() / 1_000

@@ -441,6 +441,7 @@ def test_the_same_chance_draws_the_same_fault(tmp_path: Path, kind: str) -> None
 # -- doing it
 
 
+@pytest.mark.integration
 def test_clocks_jump_each_its_own_way_and_come_back(tmp_path: Path) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path))
     fault = jump(3_600.0, -0.5)
@@ -453,6 +454,7 @@ def test_clocks_jump_each_its_own_way_and_come_back(tmp_path: Path) -> None:
     assert {FakeClock(tmp_path, number).offset_s for number in (1, 2, 3)} == {0.0}
 
 
+@pytest.mark.integration
 def test_a_clock_that_does_not_do_as_told_is_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +467,7 @@ def test_a_clock_that_does_not_do_as_told_is_no_effect(
     assert FakeClock(tmp_path, 1).offset_s == 0.0
 
 
+@pytest.mark.integration
 def test_a_clock_flips_until_the_end(tmp_path: Path) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path))
     clock = FakeClock(tmp_path, 1)
@@ -478,6 +481,7 @@ def test_a_clock_flips_until_the_end(tmp_path: Path) -> None:
     assert not nemesis._strobes
 
 
+@pytest.mark.integration
 def test_healing_stops_what_flips(tmp_path: Path) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path))
     nemesis.begin(strobe(1, 2))
@@ -490,6 +494,7 @@ def test_healing_stops_what_flips(tmp_path: Path) -> None:
     assert {FakeClock(tmp_path, number).offset_s for number in (1, 2, 3)} == {0.0}
 
 
+@pytest.mark.integration
 def test_brokers_without_clocks_of_their_own_are_told_of(tmp_path: Path) -> None:
     nemesis = ClocksNemesis(cluster_of(tmp_path, with_clocks=False))
     effect = nemesis.begin(jump(1.0, 1.0))
