@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -69,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["RAFTLOG_SEED"] = str(seed)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = os.environ["RAFTLOG_SEED"]
+    # A shell starts jobs in the background with it ignored: tests of Ctrl-C would hang.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def seed_of_commit() -> int:
