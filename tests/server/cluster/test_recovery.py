@@ -397,7 +397,7 @@ def test_a_living_majority_does_not_accept_the_recovery_of_a_minority(cluster: C
 
 def test_a_living_majority_goes_on_though_both_sides_declared_the_other_lost() -> None:
     """The majority recovered partitions most of whose voters it had lost, the minority all."""
-    with growing_world(5, brokers=4) as world:
+    with growing_world(1, brokers=4) as world:
         cluster = Cluster(world)
         cluster.join(4)
         cluster.create(partitions=8, copies=2)
