@@ -49,7 +49,7 @@ def connect(directory: Path, environ: dict[str, str]) -> Iterator[None]:
 
 
 class Changes(threading.Thread):
-    """Changes rows at random until it is told to end; waits while PostgreSQL is down."""
+    """Changes rows at random until its end is requested; waits while PostgreSQL is down."""
 
     def __init__(self, address: str, seed: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A plane with fakes around it: a node that notes what it is told, and workers.
+"""A plane with fakes around it: a node that notes its calls, and workers.
 
 The loop's time is virtual, and a sync is done when the test says so.
 """

@@ -31,9 +31,8 @@ GROUP_KEYS: Final[Mapping[GroupSetting, ConfigKey[int]]] = {
 
 def of_broker(config: BrokerConfig) -> dict[GroupSetting, int]:
     """Return the values of groups without settings, in ms."""
-    session_ms = max(config.group_consumer_session_timeout_ms, config.group_min_session_timeout_ms)
     return {
-        SESSION: min(session_ms, config.group_max_session_timeout_ms),
+        SESSION: _within_limits(config, config.group_consumer_session_timeout_ms),
         HEARTBEAT: config.group_consumer_heartbeat_interval_ms,
     }
 
@@ -48,10 +47,15 @@ def in_force(context: BrokerContext, group: str) -> dict[GroupSetting, int]:
     values = of_broker(config)
     if held:
         values |= held
-        session_ms = max(values[SESSION], config.group_min_session_timeout_ms)
-        values[SESSION] = min(session_ms, config.group_max_session_timeout_ms)
+        values[SESSION] = _within_limits(config, values[SESSION])
     values[HEARTBEAT] = min(values[HEARTBEAT], values[SESSION] // 3)
     return values
+
+
+def _within_limits(config: BrokerConfig, session_ms: int) -> int:
+    """Return the session timeout, or the limit of this broker that it exceeds."""
+    at_least = max(session_ms, config.group_min_session_timeout_ms)
+    return min(at_least, config.group_max_session_timeout_ms)
 
 
 def check_group(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The roles of one copy, with fakes: its host, its partition's state, and what is told of it."""
+"""The roles of one copy, with fakes: its host, its partition's state, and the reports about it."""
 
 from __future__ import annotations
 
