@@ -656,7 +656,7 @@ def test_a_reset_of_what_is_open_is_over_at_once(nemesis: LinksNemesis, links: R
     with contextlib.closing(Traffic(links)):
         effect = nemesis.begin(plan)
         resets = effect.seen["resets"]
-        assert resets in {1, 2}, "of what was open then, which may be an old and a new connection"
+        assert resets > 0, "of what was open then, and of what came until the toxic was taken away"
         asks(links)
         assert nemesis.end(plan).seen["resets"] == resets
 
