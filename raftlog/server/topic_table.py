@@ -52,6 +52,9 @@ class TopicTable:
         self._by_id: dict[str, HostedTopic] = {}
         self._similar: dict[str, list[str]] = {}  # names by name without dots
         self.state_of: StateOf = lambda _topic_id, _partition: None  # set by the cluster
+        # Whether the topic of a name or id may exist, although it is not in this table yet. Set by
+        # the cluster.
+        self.is_expected: Callable[[str], bool] = lambda _name_or_id: False
         # False while there may be topics that this broker has not received yet
         self.is_complete = True
         self.waits_for = ""  # the reason, while this broker is in no cluster
@@ -109,7 +112,7 @@ class TopicTable:
         """Return a topic by its id. Raises ``UnknownTopicError`` or ``ClusterNotReadyError``."""
         topic = self._by_id.get(topic_id)
         if topic is None:
-            self.check_complete()
+            self._check_expected(topic_id)
             raise UnknownTopicError(f"no topic has the id {topic_id}. Refresh the metadata")
         return topic
 
@@ -127,7 +130,7 @@ class TopicTable:
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
-            self.check_complete()
+            self._check_expected(name)
             raise UnknownTopicError(
                 f"topic {name!r} does not exist. Create it first (raftlog topic create {name})"
             )
@@ -153,6 +156,15 @@ class TopicTable:
             raise ClusterNotReadyError(
                 "this broker has not received the topics of the cluster yet: "
                 + (self.waits_for or "it has just started")
+            )
+
+    def _check_expected(self, name_or_id: str) -> None:
+        """Raise ``ClusterNotReadyError`` for a missing topic that may exist on other brokers."""
+        self.check_complete()
+        # guard: a broker that lags does not deny a topic that is being created
+        if self.is_expected(name_or_id):
+            raise ClusterNotReadyError(
+                f"topic {name_or_id!r} was created a moment ago: this broker does not have it yet"
             )
 
     def host(self, name: str, partition: int) -> Partition:

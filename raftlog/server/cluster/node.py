@@ -114,7 +114,7 @@ class ClusterNode:
         self._store = store
         self._topics = topics
         topics.is_complete = False
-        topics.state_of = self.state_of
+        topics.state_of, topics.is_expected = self.state_of, self.is_expected
         self._journal = journal
         self._services = services
         self._loop = loop = services.host.loop
@@ -532,6 +532,15 @@ class ClusterNode:
 
     def state_of(self, topic_id: str, partition: int) -> PartitionState | None:
         return self.partitions.state_of(topic_id, partition)
+
+    def is_expected(self, name_or_id: str) -> bool:
+        """Whether the cluster state has this topic, or a command that may create it is stored here
+        and not applied. A creation is on a majority of the voters before it is acknowledged, so
+        most brokers that have not applied it know of it."""
+        if name_or_id in self.machine.topics or self.machine.topic_by_id(name_or_id) is not None:
+            return True
+        word = name_or_id.encode()
+        return any(word in command for command in self.plane.journaled(CLUSTER_GROUP).unapplied)
 
     def session(self, connection: Connection) -> FetchSession:
         """Return the fetch session of the peer at the other end; created if there is none."""

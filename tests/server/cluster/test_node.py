@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.errors import ClusterNotReadyError, UnknownTopicError
 from raftlog.server.cluster.elections import HostedPartition
-from raftlog.server.cluster.node import POLL_SECONDS
-from raftlog.testing.simulator.world import DATA_DIRECTORY, World
+from raftlog.server.cluster.node import POLL_SECONDS, ClusterNode
+from raftlog.testing.simulator.world import DATA_DIRECTORY, ClientMachine, World
+from raftlog.types import NewTopic
 from tests.consensus.journals import block_ends
 from tests.server.cluster.simulated import Cluster
 
@@ -101,6 +104,33 @@ def test_what_one_leads_the_others_copy(cluster: Cluster) -> None:
 
     cluster.until(lambda: ends() == [2, 2, 2])
     assert cluster.read(2) == [b"a", b"b"]
+
+
+def test_most_brokers_do_not_deny_a_topic_that_is_created(cluster: Cluster) -> None:
+    nodes = [cluster.node(n) for n in (1, 2, 3)]
+    answers: set[tuple[str, ...]] = set()
+
+    def answer(node: ClusterNode) -> str:
+        try:
+            node._topics.topic("t")
+        except (UnknownTopicError, ClusterNotReadyError) as error:
+            return type(error).__name__
+        return "known"
+
+    def all_know_it() -> bool:
+        if any("t" in node.machine.topics for node in nodes):  # the group has committed it
+            answers.add(tuple(sorted(map(answer, nodes))))
+        return answers >= {("known", "known", "known")}
+
+    async def create(machine: ClientMachine) -> None:
+        async with AsyncAdmin(bootstrap=cluster.world.bootstrap, host=machine.host()) as admin:
+            await admin.create_topics([NewTopic("t", partitions=1, replication_factor=3)])
+
+    cluster.world.add_client("creator", create).start()
+    assert cluster.world.run_until(all_know_it, limit_s=10, every_s=0.0001)
+    assert any(ClusterNotReadyError.__name__ in each for each in answers), "nobody lagged"
+    denied = max(each.count(UnknownTopicError.__name__) for each in answers)
+    assert denied <= 1, "clients believe two brokers"
 
 
 def test_a_dead_leader_is_followed_by_another_and_comes_back(cluster: Cluster) -> None:
