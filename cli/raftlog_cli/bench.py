@@ -451,13 +451,19 @@ def groups(run: Scope, partitions: int, members: int, groups: int) -> None:
     type=click.IntRange(1, 64),
     help="Partitions of the topics.",
 )
+@click.option(
+    "--kafka-jars",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of Spark's connector for Kafka and its dependencies: compare its reads, too.",
+)
 @scope(records=10 * MILLION, has_size=True)
-def spark(run: Scope, partitions: int) -> None:
+def spark(run: Scope, partitions: int, kafka_jars: Path | None) -> None:
     """Measure how fast Spark reads and writes topics, with two tasks at a time.
 
-    Starts three brokers and Spark (requires Java and the extra spark). Measures the time to plan
-    1,000 partitions, the memory of a read, and records per second of reads and writes, compared
-    with Spark's transfer to Python without raftlog, with rows instead of Arrow, and with Parquet.
+    Starts three brokers and Spark (requires Java and the extras spark and sql). Measures the time
+    to plan 1,000 partitions, the memory of a read, and records per second of reads and writes,
+    compared with Spark's transfer to Python without raftlog, with rows instead of Arrow, and with
+    Parquet; and DuckDB on the topic and on the Parquet files.
 
     \b
     Example:
@@ -474,6 +480,7 @@ def spark(run: Scope, partitions: int) -> None:
         value_bytes=run.value_bytes,
         partitions=partitions,
         rounds=run.rounds,
+        kafka_jars=kafka_jars,
     ):
         run.show(*figures)
 

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import raftlog
 from pyspark_raftlog import register
 from raftlog import Admin, Producer
 from raftlog.bench import spark_sources as sources
@@ -66,10 +67,21 @@ class Scene:
 
 
 def everything(
-    directory: Path | None, *, records: int, value_bytes: int, partitions: int, rounds: int
+    directory: Path | None,
+    *,
+    records: int,
+    value_bytes: int,
+    partitions: int,
+    rounds: int,
+    kafka_jars: Path | None = None,
 ) -> Iterator[Sequence[Figure]]:
-    """Run all benchmarks. Yields the results of one table at a time."""
-    with target(directory, brokers=BROKERS) as brokers, session(brokers.directory) as spark:
+    """Run all benchmarks. Yields the results of one table at a time.
+
+    ``kafka_jars``: directory of Spark's connector for Kafka and of what it needs. Its read of the
+    same topic is compared then.
+    """
+    jars = () if kafka_jars is None else sorted(kafka_jars.glob("*.jar"))
+    with target(directory, brokers=BROKERS) as brokers, session(brokers.directory, jars) as spark:
         scene = Scene(spark, brokers.bootstrap, brokers.directory, value_bytes, partitions, rounds)
         yield from measure(scene, records=records)
 
@@ -85,6 +97,7 @@ def measure(scene: Scene, *, records: int) -> Iterator[Sequence[Figure]]:
         parquet = str(scene.home / f"parquet-{uuid.uuid4().hex[:8]}")
         scene.frame(large).write.parquet(parquet)
         yield reading(scene, large=large, records=records, small=small, few=few, parquet=parquet)
+        yield tables(scene, large, records, parquet)
         yield writing(scene, large, records // WRITE_PART)
 
 
@@ -275,11 +288,48 @@ def reading(
         ("read Parquet", records, lambda: scene.spark.read.parquet(parquet)),
         ("read values and offsets", records, lambda: scene.frame(large, columns="value,offset")),
     ]
+    if scene.spark.conf.get("spark.jars", ""):
+        by_kafka = scene.spark.read.format("kafka").options(
+            **{"kafka.bootstrap.servers": scene.bootstrap, "subscribe": large}
+        )
+        frames.append(("read a topic, by Spark's connector for Kafka", records, by_kafka.load))
     for frame in (scene.frame(small), as_rows.load()):
         found = frame.count()  # also warms up
         assert found == few, f"{found} records were read, {few} were written"
     contests = [Contest(name, count, _reads(load)) for name, count, load in frames]
     return compare(scene, "Arrow read", contests)
+
+
+def tables(scene: Scene, topic: str, records: int, parquet: str) -> list[Figure]:
+    """Measure the same topic and files without Spark, in this process: to Arrow, and by DuckDB."""
+    import duckdb
+
+    aggregate = "SELECT count(*), max(octet_length(value)) FROM "
+
+    def to_arrow() -> None:
+        found = sum(batch.num_rows for batch in _scan(scene, topic).reader())
+        assert found == records, f"{found} records were read, {records} were written"
+
+    def by_duckdb(source: str) -> None:
+        with duckdb.connect() as database:
+            if source == "topic":
+                database.register("topic", _scan(scene, topic, columns=["value"]).reader())
+            found = database.sql(aggregate + source).fetchall()[0][0]
+        assert found == records, f"{found} records were read, {records} were written"
+
+    return compare(
+        scene,
+        "DuckDB on a topic",
+        [
+            Contest("DuckDB on a topic", records, lambda: by_duckdb("topic")),
+            Contest("raftlog.scan to Arrow", records, to_arrow),
+            Contest("DuckDB on Parquet", records, lambda: by_duckdb(f"'{parquet}/*.parquet'")),
+        ],
+    )
+
+
+def _scan(scene: Scene, topic: str, **settings: Any) -> raftlog.Scan:
+    return raftlog.scan(topic, bootstrap=scene.bootstrap, **settings)
 
 
 def _reads(load: Callable[[], DataFrame]) -> Callable[[], None]:
@@ -331,10 +381,10 @@ _RESET_PEAK: Final = "5"  # see proc(5), clear_refs
 
 def check_installed() -> None:
     """Raise ``UnsupportedFeatureError`` if PySpark, pyarrow or Java is missing."""
-    for name in ("pyspark", "pyarrow"):
+    for name, extra in (("pyspark", "spark"), ("pyarrow", "spark"), ("duckdb", "sql")):
         if find_spec(name) is None:
             raise UnsupportedFeatureError(
-                f"the benchmarks of Spark require {name}. Run {install_command('spark')}"
+                f"the benchmarks of Spark require {name}. Run {install_command(extra)}"
             )
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:
@@ -346,12 +396,12 @@ def check_installed() -> None:
 
 
 @contextmanager
-def session(home: Path) -> Iterator[SparkSession]:
-    """Run a session with ``SLOTS`` slots and its files in ``home``."""
+def session(home: Path, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """Run a session with ``SLOTS`` slots and its files in ``home``. ``jars``: added to Spark's."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("raftlog bench spark")
-    for name, value in _settings(home).items():
+    for name, value in (_settings(home) | {"spark.jars": ",".join(map(str, jars))}).items():
         builder = builder.config(name, value)
     with _environment(_worker_environment()):
         started = builder.getOrCreate()

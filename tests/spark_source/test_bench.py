@@ -21,9 +21,9 @@ def test_all_figures_come_out(
 ) -> None:
     monkeypatch.setattr(bench, "PLAN_PARTITIONS", 3)
     scene = Scene(spark, brokers.bootstrap, tmp_path, value_bytes=100, partitions=2, rounds=1)
-    plans, memories, reads, writes = measure(scene, records=20_000)
+    plans, memories, reads, tables, writes = measure(scene, records=20_000)
     assert [figure.values["partitions"] for figure in plans] == [3]
     assert [figure.values["records"] for figure in memories] == [2_000, 20_000]
-    rates = [figure.values["records_per_s"] for figure in (*reads, *writes)]
-    assert len(rates) == 7
+    rates = [figure.values["records_per_s"] for figure in (*reads, *tables, *writes)]
+    assert len(rates) == 10
     assert all(rate > 0 for rate in rates)
