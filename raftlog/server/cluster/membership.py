@@ -111,6 +111,8 @@ class ClusterSubscription:
         self._known: ClusterStateResponse | None = None  # the last response
         self._is_closed = False
         self._requests = 0  # count: brokers take turns
+        self._stored_generation = -1  # of the group, in this broker's journal and synced
+        self._stored_history = machine.history
         plane.forward_proposals(CLUSTER_GROUP, self._forward)
 
     # -- known state of the group ------------------------------------------------------------------
@@ -140,10 +142,35 @@ class ClusterSubscription:
             return {}
         return {broker: directory for broker, directory in voters.items() if directory}
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether a restart of this broker would find the generation that its state is from.
+
+        A recovery and a founding change the state before the journal has them. If the disk fails
+        then, that generation never was: no other broker may have received it.
+        """
+        try:
+            return self._plane.status(CLUSTER_GROUP).generation == self._stored_generation
+        except KeyError:
+            return False
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The recoveries that this broker's state has passed, without one that is not stored."""
+        return self._stored_history if self.has_vote else self._machine.history
+
     # -- a broker with a vote ----------------------------------------------------------------------
+
+    def stored(self) -> None:
+        """Note that the journal has been synced after a change of the generation or the leader."""
+        self._stored_generation = self._plane.status(CLUSTER_GROUP).generation
+        self._stored_history = self._machine.history
+        self.changed()
 
     def changed(self) -> None:
         """Note that the known state, the leader or the voters have changed."""
+        if not self.has_vote:  # the state of brokers that had stored it
+            self._stored_history = self._machine.history
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
             if not each.done():
@@ -179,6 +206,11 @@ class ClusterSubscription:
                 pass
             finally:
                 self._waiting.pop(change, None)
+        # guard: other brokers receive a recovery only once it is stored
+        while self.has_vote and not self.is_stored and not self._is_closed:
+            change = self._loop.create_future()
+            self._waiting[change] = None
+            await change
         machine = self._machine
         response = ClusterStateResponse(
             cluster_id=machine.cluster_id,

@@ -695,7 +695,7 @@ class ClusterNode:
         partition.
         """
         if raft_id == CLUSTER_GROUP:
-            self.subscription.changed()
+            self.subscription.stored()
             self._schedule(0.0)
             return
         self._changed_groups.add([raft_id])
@@ -874,7 +874,7 @@ class ClusterNode:
             run=self._run,
             journal_sequence=self._journal.opened_sequence,
             voters=",".join(str(voter.id) for voter in self._config.voters),
-            history=histories.encode(self.machine.history),
+            history=histories.encode(self.subscription.history),
         )
 
     def _broker_epoch(self) -> int:

@@ -89,6 +89,28 @@ def test_a_recovery_ends_when_a_power_failure_cannot_revert_it(cluster: Cluster)
     assert (status.generation, status.leader) == (FORCED, left)
 
 
+def test_a_recovery_reaches_no_other_broker_before_it_is_stored() -> None:
+    """If the disk fails instead, it is forgotten, and the next one would be another history."""
+    with growing_world(5, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        cluster.lose(2, 3)
+        world.run_for(5)
+        shown = recover(cluster, 1, dry_run=True)
+        machine, hang = world.brokers[0], HANGS["journal"]()
+        machine.hang(hang)
+        request = RecoverClusterRequest(lost=shown.lost, accept_loss=True)
+        recovery = machine.loop.create_task(operations(cluster, 1).recover(request))
+        cluster.until(lambda: bool(cluster.node(1).machine.history))
+        world.run_for(1)
+        assert cluster.node(4).machine.history == ()
+        assert cluster.node(1)._identity().history == ""
+        hang.end()
+        cluster.until(recovery.done)
+        cluster.until(lambda: cluster.node(4).machine.history == cluster.node(1).machine.history)
+        assert cluster.node(1)._identity().history
+
+
 @pytest.mark.parametrize("survivor", ["leader", "follower"])
 def test_the_last_of_three_goes_on_with_all_that_was_acknowledged(
     cluster: Cluster, survivor: str
