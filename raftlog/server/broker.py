@@ -90,6 +90,7 @@ from raftlog.types import (
     SCHEMAS_TOPIC,
     TRANSACTIONS_TOPIC,
     Offset,
+    TimestampMs,
 )
 
 logger = logging.getLogger(__name__)
@@ -562,7 +563,7 @@ class Broker:
             broker_id=store.identity.broker_id,
             # A broker that joins a cluster learns there whose clocks count.
             voters=None if config.join else [voter.id for voter in config.voters],
-            saved_ms=store.saved_time_ms,
+            saved_ms=_earlier_time(store),
         )
         broker = cls(
             config,
@@ -750,6 +751,18 @@ def _open_files(
             )
         config = replace(config, id=store.identity.broker_id).alone()
     return store, journal, config
+
+
+def _earlier_time(store: Store) -> TimestampMs | None:
+    """Return the last saved time; None for a new directory.
+
+    The clocks of a cluster are compared first, which takes a second. A directory with logs and
+    without a time is of a broker that ended before: any clock may be ahead of its records.
+    """
+    # guard: a directory with data and without a saved time trusts no clock at once
+    if store.saved_time_ms is None and any(store.logs()):
+        return 0
+    return store.saved_time_ms
 
 
 def _check_alone(config: BrokerConfig, *, is_alone: bool) -> None:

@@ -30,6 +30,12 @@ def test_a_leader_whose_clock_is_behind_stamps_no_record_as_expired() -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+def test_two_clocks_that_jump_before_a_time_is_saved_delete_nothing() -> None:
+    """Both brokers ended before they had compared their clocks, and came back hours ahead."""
+    verdict = run(Scenario.draw(3_355_841_205, brokers=2, compacted=False))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
     """It came after the member had read the committed offset again, and was acknowledged."""
     scenario = Scenario.draw(41_982_882, mode="liveness", brokers=3, light=True, compacted=False)
