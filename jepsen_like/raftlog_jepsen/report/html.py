@@ -1,20 +1,22 @@
 """The report of a run: one HTML file without scripts and external resources.
 
-This module assembles the page. ``digest`` (events) and the verdict contain the texts and numbers;
-``timeline`` and ``plots`` draw the pictures; ``tables`` creates the tables.
+``page.html`` is the template of the page. ``digest`` (events) and the verdict contain the texts and
+numbers; ``pictures`` arranges the pictures, this module the tables.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from xml.etree.ElementTree import Element
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Outage, Valid, Verdict
@@ -22,48 +24,13 @@ from raftlog.testing.history import entries as history
 from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
 from raftlog_jepsen.report import pictures
 from raftlog_jepsen.report.digest import Digest, FaultSpan, digest, quantile_s
-from raftlog_jepsen.report.pictures import Window, node, ownership, timeline
+from raftlog_jepsen.report.pictures import Window, ownership, timeline
 
 REPORT: Final = "report.html"
 HISTORY: Final = "history.jsonl"
 
-STYLE: Final = """
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 1rem; background: var(--paper);
-  color: var(--ink); overflow-wrap: anywhere;
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem; line-height: 1.25; }
-h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-header { border-left: .5rem solid; border-radius: .3rem; background: var(--soft);
-  padding: .9rem 1.1rem; }
-header p { margin: .2rem 0 0; }
-.valid { border-color: var(--ok); } .valid h1 { color: var(--ok); }
-.invalid { border-color: var(--fail); } .invalid h1 { color: var(--fail); }
-.unknown { border-color: var(--info); } .unknown h1 { color: var(--info); }
-figure { margin: .5rem 0 1rem; overflow-x: auto; }
-figure svg { display: block; width: 100%; min-width: 760px; height: auto; }
-.wide { overflow-x: auto; margin: .5rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; overflow-wrap: normal; }
-caption { text-align: left; color: var(--faint); padding: .2rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .28rem .6rem;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--faint); font-weight: 600; }
-td:first-child, th:first-child { white-space: nowrap; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.found td { background: var(--soft); font-weight: 600; }
-tr.found td:first-child { color: var(--fail); }
-tr.zero td { color: var(--faint); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .5rem 0; }
-dt { color: var(--faint); } dd { margin: 0; }
-code, pre { font: .85rem ui-monospace, Menlo, Consolas, monospace; }
-pre { background: var(--soft); padding: .5rem .7rem; overflow-x: auto; white-space: pre-wrap;
-  margin: .3rem 0; }
-details { margin: .4rem 0; } summary { cursor: pointer; }
-.hint { color: var(--faint); font-size: .88rem; margin: .2rem 0; }
-@media (max-width: 600px) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; }
-  body { padding: .6rem; } }
-@media print { details > * { display: block; } }
-"""
+_NOT_IN_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MARKS: Final = {"valid": "✓", "invalid": "✗", "unknown": "?"}
 
 
 def write_report(directory: Path, entries: Iterable[AnyEntry] | Path, verdict: Verdict) -> Path:
@@ -90,193 +57,43 @@ def _readable(path: Path) -> Iterator[AnyEntry]:
 
 def page(found: Digest, judged: Judgement, source: str = HISTORY) -> str:
     """Return the complete document. ``source``: file name of the history."""
-    head = node(
-        "head",
-        node("meta", charset="utf-8"),
-        node("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        node("title", f"raftlog chaos: {judged.state}"),
-        node("style", pictures.style() + STYLE),
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    body = node(
-        "body",
-        _headline(found, judged),
-        _facts(found, source),
-        *_verdict(judged),
-        *_pictures(found, judged),
-        *_faults(found),
-        *_windows(found, judged),
-        *_clients(found, judged),
-        *_notes(found),
+    environment.filters.update(
+        cut=pictures.cut, counted=pictures.counted, seconds=pictures.seconds, number="{:,}".format
     )
-    root = node("html", head, body, lang="en")
-    return "<!DOCTYPE html>\n" + pictures.serialise(root) + "\n"
-
-
-MARKS: Final = {"valid": "✓", "invalid": "✗", "unknown": "?"}
-
-
-def _headline(found: Digest, judged: Judgement) -> Element:
-    mark = node("span", MARKS[judged.state], aria_hidden="true")
-    return node(
-        "header",
-        node("h1", mark, f" {judged.state}"),
-        node("p", judged.sentence),
-        node("p", f"{pictures.counted(found.total.acked, 'record')} acknowledged in "
-             f"{pictures.seconds(found.length_s)}; "
-             f"{pictures.counted(sum(f.injected for f in found.faults), 'fault')} injected, "
-             f"{pictures.counted(sum(not f.injected for f in found.faults), 'fault')} not "
-             "injected."),
-        class_=judged.state,
-    )  # fmt: skip
-
-
-def _facts(found: Digest, source: str) -> Element:
-    pairs = [
-        part
-        for name, value in rows(found)
-        for part in (node("dt", name), node("dd", pictures.cut(value)))
-    ]
-    commands = [
-        part
-        for name, command in repeat_commands(found, source)
-        for part in (node("p", f"To {name}:", class_="hint"), node("pre", pictures.cut(command)))
-    ]
-    title = node("h2", "Parameters of the run", id="run")
-    return node("section", title, node("dl", *pairs), *commands)
-
-
-# -- the verdict ----------------------------------------------------------------------------------
-
-
-def _verdict(judged: Judgement) -> Iterator[Element]:
-    yield node("h2", "Verdict", id="verdict")
-    rows = [
-        node(
-            "tr",
-            node("td", anomaly.kind),
-            node("td", "not judged" if anomaly.why_not else f"{anomaly.count:,}", class_="n"),
-            node(
-                "td",
-                anomaly.description + (f" (not judged: {anomaly.why_not})" * bool(anomaly.why_not)),
-            ),
-            class_="found" if anomaly.count else "zero",
-        )
-        for anomaly in judged.anomalies
-    ]
-    heads = (("anomaly", None), ("found", "n"), ("description", None))
-    made = node(
-        "table",
-        node("caption", "All kinds of anomaly that the checker detects."),
-        node("thead", node("tr", *(node("th", h, scope="col", class_=c) for h, c in heads))),
-        node("tbody", *rows),
+    listed = note_rows(found)
+    text = environment.get_template("page.html").render(
+        found=found,
+        judged=judged,
+        mark=MARKS[judged.state],
+        colours=pictures.COLOURS,
+        injected=sum(fault.injected for fault in found.faults),
+        facts=rows(found),
+        commands=repeat_commands(found, source),
+        timeline=timeline(found, judged.windows),
+        owners=ownership(found),
+        plots=[draw(found, judged.windows) for draw in (pictures.throughput, pictures.latency)],
+        faults=fault_rows(found.faults, kinds_of(found)),
+        each=each_fault_rows(found.faults),
+        windows=window_rows(judged.windows, found.faults),
+        operations=operation_rows(found),
+        latencies=latency_rows(found),
+        errors=error_rows(found),
+        notes=listed,
+        notes_left=found.notes_left_out + len(found.notes) - len(listed),
     )
-    yield node("div", made, class_="wide")
-    for trouble in judged.troubles:
-        yield node("p", f"Trouble: {pictures.cut(trouble)}")
-    for anomaly in judged.anomalies:
-        if anomaly.count:
-            yield _evidence(anomaly)
-
-
-def _evidence(anomaly: Anomaly) -> Element:
-    shown = len(anomaly.evidence)
-    title = f"{anomaly.kind}: evidence of {shown:,} of {anomaly.count:,}"
-    items = (node("pre", pictures.cut(text)) for text in anomaly.evidence)
-    return node("details", node("summary", title), *items, open="open")
-
-
-# -- pictures and tables --------------------------------------------------------------------------
-
-
-def _pictures(found: Digest, judged: Judgement) -> Iterator[Element]:
-    yield node("h2", "Timeline", id="timeline-section")
-    yield _hint(
-        "Numbers in bars are broker ids. An exclamation mark: the fault exceeds the fault "
-        "budget. A crossed-out fault was not injected. Point at an element for details."
-    )
-    yield node("figure", timeline(found, judged.windows))
-    owners = ownership(found)
-    if owners is not None:
-        yield node("h2", "Partition ownership", id="owners-section")
-        yield _hint(
-            "A bar shows the time in which a group member assumed ownership of a partition. It is "
-            "hatched while the member was stopped. A half-height bar means that another member "
-            "assumed ownership at the same time."
-        )
-        yield node("figure", owners)
-    yield node("h2", "Throughput and latency", id="plots")
-    yield node("figure", pictures.throughput(found, judged.windows))
-    yield node("figure", pictures.latency(found, judged.windows))
-
-
-def _hint(text: str) -> Element:
-    return node("p", text, class_="hint")
-
-
-def _faults(found: Digest) -> Iterator[Element]:
-    yield node("h2", "Faults", id="faults")
-    rows = fault_rows(found.faults, kinds_of(found))
-    if not rows:
-        yield _hint("No faults were requested.")
-        return
-    yield table(FAULT_COLUMNS, rows, "By kind; effects are summed over the injected faults.")
-    each = each_fault_rows(found.faults)
-    if each:
-        title = f"Each fault ({_of(len(each), len(found.faults))})"
-        listed = table(EACH_COLUMNS, each, "In the order of their start.")
-        yield node("details", node("summary", title), listed)
-
-
-def _of(shown: int, whole: int) -> str:
-    return f"{whole:,}" if shown == whole else f"the first {shown:,} of {whole:,}"
-
-
-def _windows(found: Digest, judged: Judgement) -> Iterator[Element]:
-    yield node("h2", "Times without an acknowledgement", id="unavailability")
-    rows = window_rows(judged.windows, found.faults)
-    if rows:
-        yield table(WINDOW_COLUMNS, rows, "In descending order of their length.")
-    else:
-        yield _hint("No time exceeds the minimum length.")
-
-
-def _clients(found: Digest, judged: Judgement) -> Iterator[Element]:
-    yield node("h2", "Clients", id="clients")
-    yield table(
-        OPERATION_COLUMNS,
-        operation_rows(found),
-        "Operations. An append contains one or more records. info: its outcome is unknown.",
-    )
-    total = found.total
-    stats = [
-        ("records acknowledged", f"{total.acked:,}"),
-        ("records read by consumers", f"{total.read:,}"),
-        *((name, value) for name, value in judged.stats if name != "lines"),
-    ]
-    yield table(("", ""), stats, "Totals.")
-    latencies = latency_rows(found)
-    if latencies:
-        yield table(LATENCY_COLUMNS, latencies, "Latency.")
-    errors = error_rows(found)
-    if errors:
-        listed = table(ERROR_COLUMNS, errors, "In descending order of frequency.")
-        yield node("details", node("summary", "Errors of clients"), listed)
-
-
-def _notes(found: Digest) -> Iterator[Element]:
-    yield node("h2", "Notes of the harness", id="notes")
-    rows: Sequence[Sequence[str]] = note_rows(found)
-    if not rows:
-        yield _hint("None.")
-        return
-    left_out = found.notes_left_out + len(found.notes) - len(rows)
-    more = f" {left_out:,} more are in the history." if left_out else ""
-    yield table(NOTE_COLUMNS, rows, f"Troubles first.{more}")
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 #
-# The tables of a report: faults, outages, clients, notes. Converts rows of text to HTML.
+# The tables of a report: faults, outages, clients, notes. Rows of text.
 
 
 FAULTS_LISTED_MAX: Final = 400
@@ -308,36 +125,7 @@ NOT_SUMMED: Final = frozenset(
 Rows = list[tuple[str, ...]]
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Element]], caption: str) -> Element:
-    """Return a table. A column whose name begins with ``#`` contains numbers."""
-    numbers = [name.startswith("#") for name in columns]
-    names = [name.removeprefix("#") for name in columns]
-    heads = (
-        node("th", name, scope="col", class_="n" if number else None)
-        for name, number in zip(names, numbers, strict=True)
-    )
-    body = (
-        node(
-            "tr",
-            *(
-                node("td", cell, class_="n" if number else None)
-                for cell, number in zip(row, numbers, strict=True)
-            ),
-        )
-        for row in rows
-    )
-    made = node(
-        "table",
-        node("caption", caption),
-        node("thead", node("tr", *heads)),
-        node("tbody", *body),
-    )
-    return node("div", made, class_="wide")
-
-
 # -- faults ---------------------------------------------------------------------------------------
-
-FAULT_COLUMNS: Final = ("kind", "#tried", "#injected", "not injected", "#beyond budget", "seen")
 
 
 def fault_rows(faults: Sequence[FaultSpan], asked_for: Iterable[str] = ()) -> Rows:
@@ -424,9 +212,6 @@ def _number(name: str, amount: float) -> str:
     return f"{amount:,.10g}"
 
 
-EACH_COLUMNS: Final = ("#", "kind", "brokers", "time", "arguments", "seen", "writes")
-
-
 def each_fault_rows(faults: Sequence[FaultSpan]) -> Rows:
     """Return a row for each of the first ``FAULTS_LISTED_MAX`` faults."""
     return [
@@ -466,8 +251,6 @@ def compact(values: Any, chars_max: int = 300) -> str:
 
 # -- outages --------------------------------------------------------------------------------------
 
-WINDOW_COLUMNS: Final = ("#length", "from", "to", "faults at that time", "")
-
 
 def window_rows(windows: Sequence[Window], faults: Sequence[FaultSpan]) -> Rows:
     """Return the times without an acknowledgement, in descending order of their length."""
@@ -498,11 +281,6 @@ def _active(window: Window, faults: Sequence[FaultSpan]) -> str:
 
 
 # -- clients and notes ----------------------------------------------------------------------------
-
-OPERATION_COLUMNS: Final = ("operation", "#ok", "#info", "#fail", "#never completed")
-LATENCY_COLUMNS: Final = ("appends that were ok", "#within")
-ERROR_COLUMNS: Final = ("operation", "outcome", "#times", "error")
-NOTE_COLUMNS: Final = ("", "time", "note")
 
 
 def operation_rows(digest: Digest) -> Rows:
