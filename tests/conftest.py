@@ -13,7 +13,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from raftlog.errors import InvalidRequestError
 from raftlog.protocol import api, schema
 
 if TYPE_CHECKING:
+    from raftlog.testing import Cluster
     from raftlog.testing.certificates import Certificates
 
 pytest_plugins = ["raftlog.testing.pytest_plugin", "tests.kinds"]
@@ -205,6 +206,26 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(f"to run them, too (Debian): apt install {packages}")
         if programs & set(DISTRIBUTIONS):
             terminalreporter.line("to run them, too: pip install -e '.[nightly]'")
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Tell a figure that is part of the result, whether or not the test passes."""
+
+    def noted(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return noted
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """Three brokers that the tests of a module share."""
+    from raftlog.testing import cluster
+
+    with cluster(brokers=3, with_relays=False) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -6,23 +6,17 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing import Cluster, wait_until
 from tests.cli.conftest import Raftlog
 
 pytestmark = pytest.mark.integration
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 TOPIC = "clicks"
 SOON_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    with cluster(brokers=3, with_relays=False) as running:
-        yield running
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from raftlog.transactions.shard import (
     TransactionShard,
 )
 from raftlog.transactions.values import Marker
-from tests.client.consumer_groups.fake_coordinator import FakeCoordinator
+from tests.client.consumer_groups.fake_coordinator import FakeCoordinator, committed
 from tests.client.virtual import START_MS
 from tests.client.world import FakeCluster, Peer
 
@@ -211,13 +211,4 @@ class FakeTransactions:
                 now_ms=START_MS,
             )
         )
-        return wire.OffsetCommitResponse(
-            partitions=[
-                wire.CommittedPartition(
-                    topic=one.topic,
-                    partition=one.partition,
-                    failure=None if error is None else Failure.of(error),
-                )
-                for one, error in zip(message.offsets, outcomes, strict=True)
-            ]
-        )
+        return committed(message.offsets, outcomes)

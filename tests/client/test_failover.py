@@ -350,40 +350,43 @@ async def test_a_broker_at_another_address(fake: FakeCluster) -> None:
         assert topic.logs[0].values() == [b"before", *FIVE]
 
 
+async def trouble(fake: FakeCluster, chance: random.Random, times: int) -> None:
+    topic = fake.topics["t"]
+    for _ in range(times):
+        await asyncio.sleep(chance.uniform(0.05, 1))
+        leader, others = topic.leaders[0] or 1, [1, 2, 3]
+        others.remove(leader)
+        kind = chance.choice(["kill", "pause", "cut off", "transfer", "lose answers"])
+        if kind == "kill":
+            fake.kill(leader)
+        elif kind == "pause":
+            fake.pause(leader)
+        elif kind == "cut off":
+            fake.cut_off(leader)
+        elif kind == "lose answers":
+            behaviours = [do_and_ignore, do_and_vanish, ignore, vanish]
+            behaviours.append(refuse_partitions(NotLeaderError("moved")))
+            fake.next(apis.PRODUCE, *chance.choices(behaviours, k=3))
+        await asyncio.sleep(chance.uniform(0, 1.5))
+        if kind != "lose answers":
+            topic.leaders[0] = chance.choice(others)
+        await asyncio.sleep(chance.uniform(0, 2))
+        fake.down.clear()
+        if kind == "pause":
+            fake.resume(leader)
+        elif kind == "cut off":
+            fake.rejoin(leader)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_any_mix_of_troubles(seed: int) -> None:
     """Leaders die, stop, are cut off and come back; every record is stored once and in order."""
     chance = random.Random(seed)
 
-    async def trouble(fake: FakeCluster) -> None:
-        topic = fake.topics["t"]
-        for _ in range(12):
-            await asyncio.sleep(chance.uniform(0.05, 2))
-            leader, others = topic.leaders[0] or 1, [1, 2, 3]
-            others.remove(leader)
-            kind = chance.choice(["kill", "pause", "cut off", "transfer", "lose answers"])
-            if kind == "kill":
-                fake.kill(leader)
-            elif kind == "pause":
-                fake.pause(leader)
-            elif kind == "cut off":
-                fake.cut_off(leader)
-            elif kind == "lose answers":
-                fake.next(apis.PRODUCE, *chance.choices([do_and_ignore, ignore, vanish], k=3))
-            await asyncio.sleep(chance.uniform(0, 1.5))
-            if kind != "lose answers":
-                topic.leaders[0] = chance.choice(others)
-            await asyncio.sleep(chance.uniform(0, 3))
-            fake.down.clear()
-            if kind == "pause":
-                fake.resume(leader)
-            elif kind == "cut off":
-                fake.rejoin(leader)
-
     async def test(fake: FakeCluster) -> None:
         log = fake.create("t").logs[0]
         async with Rig(fake) as rig:
-            troubled = asyncio.ensure_future(trouble(fake))
+            troubled = asyncio.ensure_future(trouble(fake, chance, 12))
             futures = []
             number = 0
             while not troubled.done():
@@ -654,34 +657,6 @@ async def run_again_and_again(fake: FakeCluster, chance: random.Random) -> None:
         await rig.cluster.close()
 
 
-async def trouble(fake: FakeCluster, chance: random.Random) -> None:
-    topic = fake.topics["t"]
-    for _ in range(8):
-        await asyncio.sleep(chance.uniform(0.05, 1))
-        leader, others = topic.leaders[0] or 1, [1, 2, 3]
-        others.remove(leader)
-        kind = chance.choice(["kill", "pause", "cut off", "transfer", "lose answers"])
-        if kind == "kill":
-            fake.kill(leader)
-        elif kind == "pause":
-            fake.pause(leader)
-        elif kind == "cut off":
-            fake.cut_off(leader)
-        elif kind == "lose answers":
-            behaviours = [do_and_ignore, do_and_vanish, ignore, vanish]
-            behaviours.append(refuse_partitions(NotLeaderError("moved")))
-            fake.next(apis.PRODUCE, *chance.choices(behaviours, k=3))
-        await asyncio.sleep(chance.uniform(0, 1.5))
-        if kind != "lose answers":
-            topic.leaders[0] = chance.choice(others)
-        await asyncio.sleep(chance.uniform(0, 2))
-        fake.down.clear()
-        if kind == "pause":
-            fake.resume(leader)
-        elif kind == "cut off":
-            fake.rejoin(leader)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_two_who_run_again_and_again_store_everything_once(seed: int) -> None:
     """Whatever becomes of leaders and answers, and however each cuts its records into batches."""
@@ -692,7 +667,7 @@ def test_two_who_run_again_and_again_store_everything_once(seed: int) -> None:
         await asyncio.gather(
             run_again_and_again(fake, chance),
             run_again_and_again(fake, chance),
-            trouble(fake, chance),
+            trouble(fake, chance, 8),
         )
         assert log.values() == [b"%d" % number for number in range(RECORDS)]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import VerifyCopyRequest, VerifyCopyResponse
 from raftlog.protocol.connection import Request
 from raftlog.record import check, split
-from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing import Cluster, wait_until
 from raftlog_cli.main import run
 from tests.client.samples import stored_batch
 from tests.client.test_fetcher import fill as fill_fake
@@ -209,12 +208,6 @@ def test_a_time_limit_makes_the_result_partial_and_it_is_continued() -> None:
 
 
 # -- real brokers ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    with cluster(brokers=3, with_relays=False) as running:
-        yield running
 
 
 def verify(

@@ -47,7 +47,7 @@ from tests.consensus.journals import (
     open_journal,
     task_of,
 )
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 
 # -- what is kept ----------------------------------------------------------------------------------
 
@@ -899,17 +899,7 @@ def test_what_no_leader_would_send(
 # A process may end before any change to the disk: what the next one finds is always legal.
 
 
-CHANCES = 1
-CHANCES_SEEDS = 10
-
-
-@pytest.fixture(
-    params=[pytest.param(CHANCES), pytest.param(CHANCES_SEEDS, marks=pytest.mark.seeds)]
-)
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(1, 10)
 
 
 @dataclass

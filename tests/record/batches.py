@@ -24,9 +24,10 @@ def batch_of(
     *,
     timestamps_ms: int | Sequence[int] = NOW_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    is_transactional: bool = False,
     **options: Any,
 ) -> bytes:
-    """A batch as a producer sends it."""
+    """A batch as a producer sends it; ``producer`` is (id, epoch, base sequence)."""
     body = encode(values, timestamps_ms=timestamps_ms, **options)
     producer_id, producer_epoch, base_sequence = producer
     header = seal(
@@ -34,6 +35,7 @@ def batch_of(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
+        is_transactional=is_transactional,
     )
     return header + body.payload
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from raftlog.record import (
     decode_records,
 )
 from raftlog.types import ConsumerRecord
-from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
+from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, stamped
 from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
 from tests.record.test_decoder import BATCH, HEADERS, KEYS, LATE, SPARSE, STORED, TIMES, VALUES
 
@@ -36,10 +36,7 @@ ROWS = as_stored(
 EVERY = [STORED, SPARSE, LATE, PLAIN, NULLS, EMPTY_HEADERS, ROWS]
 
 
-@pytest.fixture(params=[1, 1 << 30], ids=["numpy", "loop"], autouse=True)
-def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    with numpy_from(request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def row_of(record: ConsumerRecord) -> dict[str, Any]:

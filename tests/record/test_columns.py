@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from raftlog.record import payload
-from tests.record.batches import BAR, numpy_from, u32, u64
+from tests.record.batches import BAR, u32, u64
 
 U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1
 
 
-@pytest.fixture(params=[1, 1 << 30], ids=["numpy", "loop"], autouse=True)
-def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    with numpy_from(request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 @pytest.mark.parametrize("integers", [(), (7,), (0, U32_MAX), (U32_MAX,) * 300])

@@ -30,18 +30,9 @@ from raftlog.record.compaction import COPIED_BYTES_MIN, Rewriter, open_original,
 from raftlog.types import NO_PRODUCER_ID
 from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, payload_of, resealed, stamped
 from tests.record.strategies import codecs, records
+from tests.storage.compacted import Row
 
 TARGET = 2_000
-
-
-class Row(NamedTuple):
-    """A record, as a reader sees it."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: object
 
 
 def rows_of(batches: Sequence[bytes]) -> list[Row]:

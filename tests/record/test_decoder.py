@@ -7,7 +7,7 @@ import pytest
 from raftlog.errors import CorruptBatchError, InvalidRequestError
 from raftlog.record import Codec, decode_lists, decode_records, find_timestamp, split, validate
 from raftlog.types import ConsumerRecord
-from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, numpy_from, stamped
+from tests.record.batches import ALL_CODECS, NOW_MS, batch_of, forged, stamped
 
 VALUES = [b"a", None, b"ccc", b"", b"e"]
 KEYS = [b"k0", b"k1", None, b"", b"k4"]
@@ -24,10 +24,7 @@ SPARSE = stamped(
 LATE = stamped(BATCH, base_offset=100, append_timestamp_ms=NOW_MS, log_append_time=True)
 
 
-@pytest.fixture(params=[1, 1 << 30], ids=["numpy", "loop"], autouse=True)
-def _both_ways(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    with numpy_from(request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def test_lists() -> None:

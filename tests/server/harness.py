@@ -47,11 +47,12 @@ from raftlog.protocol.records import (
 )
 from raftlog.protocol.schema import Message
 from raftlog.protocol.security import ApiVersionsRequest, ApiVersionsResponse
-from raftlog.record import Codec, decode_lists, encode, seal, split
+from raftlog.record import Codec, decode_lists, split
 from raftlog.replication.partition_state import PartitionState, initial_state
 from raftlog.server.broker import Broker
 from raftlog.server.connection import address_of, bind
 from raftlog.types import Buffer
+from tests.record import batches
 
 TIMEOUT_S = 20.0  # of everything that is waited for: a test that gets there has failed
 T = TypeVar("T")
@@ -355,14 +356,8 @@ def batch_of(
     base_sequence: int = -1,
 ) -> bytes:
     """A producer's batch."""
-    body = encode(values, timestamps_ms=timestamp_ms, codec=codec)
-    header = seal(
-        body,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-    )
-    return header + body.payload
+    producer = producer_id, producer_epoch, base_sequence
+    return batches.batch_of(values, timestamps_ms=timestamp_ms, codec=codec, producer=producer)
 
 
 def values_of(attachment: Buffer) -> list[bytes]:

@@ -67,6 +67,7 @@ from raftlog.testing.disk import Fault
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play, write
+from tests.server.fake_consensus import FakeWorkers
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, leads_alone, values_of
 
 GONE = UnknownTopicError("gone")
@@ -572,21 +573,6 @@ class FakeLog:
         assert task is self._out
         self._out = None
         return StorageFailedError(str(error))
-
-
-class FakeWorkers:
-    """Runs nothing until it is told that a sync is done."""
-
-    def __init__(self) -> None:
-        self.out: list[Callable[[Any, Exception | None], None]] = []
-
-    def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
-    ) -> None:
-        self.out.append(done)
-
-    def finish(self, error: Exception | None = None) -> None:
-        self.out.pop()(None, error)
 
 
 class FlusherScene:

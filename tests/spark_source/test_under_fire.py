@@ -20,7 +20,7 @@ from pyspark_raftlog.options import SinkOptions
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.writer import BatchWriter, TaskReport
 from raftlog import Admin, NewTopic
-from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing import Cluster, wait_until
 from tests.spark_source.sinks import stored_records
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 ROWS, TASKS, KEYS = 2_000, 2, 10
-
-
-@pytest.fixture(scope="module")
-def own_brokers() -> Iterator[Cluster]:
-    with cluster(brokers=3, with_relays=False) as running:
-        yield running
 
 
 def write_while(
@@ -98,9 +92,9 @@ def check_stored_once(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.nightly
 def test_a_worker_killed_in_mid_write_stores_nothing_twice(
-    spark: SparkSession, own_brokers: Cluster, tmp_path: Path
+    spark: SparkSession, three: Cluster, tmp_path: Path
 ) -> None:
-    with Admin(own_brokers.bootstrap) as admin:
+    with Admin(three.bootstrap) as admin:
         admin.create_topics([NewTopic("worker", 3)])
 
     def strike() -> None:
@@ -112,20 +106,20 @@ def test_a_worker_killed_in_mid_write_stores_nothing_twice(
         if context.attemptNumber() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    write_while(spark, own_brokers.bootstrap, "worker", strike)
+    write_while(spark, three.bootstrap, "worker", strike)
     attempts = sorted(path.name for path in tmp_path.iterdir())
     assert attempts == ["0-0", "0-1", "1-0", "1-1"], "both tasks were killed once"
-    check_stored_once(own_brokers.bootstrap, "worker")
+    check_stored_once(three.bootstrap, "worker")
 
 
 def test_a_leader_killed_in_mid_write_costs_nothing(
-    spark: SparkSession, own_brokers: Cluster, tmp_path: Path
+    spark: SparkSession, three: Cluster, tmp_path: Path
 ) -> None:
-    with Admin(own_brokers.bootstrap) as admin:
+    with Admin(three.bootstrap) as admin:
         admin.create_topics([NewTopic("leader", 3)])
-    leader = own_brokers.leader("leader", 0)
+    leader = three.leader("leader", 0)
     assert leader is not None
-    pid, killed = own_brokers.broker(leader).pid, tmp_path / "killed"
+    pid, killed = three.broker(leader).pid, tmp_path / "killed"
     assert pid
 
     def strike() -> None:
@@ -133,6 +127,6 @@ def test_a_leader_killed_in_mid_write_costs_nothing(
             killed.touch()
             os.kill(pid, signal.SIGKILL)
 
-    write_while(spark, own_brokers.bootstrap, "leader", strike)
-    assert not own_brokers.broker(leader).running
-    check_stored_once(own_brokers.bootstrap, "leader")
+    write_while(spark, three.bootstrap, "leader", strike)
+    assert not three.broker(leader).running
+    check_stored_once(three.bootstrap, "leader")

@@ -12,10 +12,23 @@ from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
+import pytest
+
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 
 T = TypeVar("T")
 WAYS: Final = ("kill", "power cut", "kill, then power cut")
+
+
+def chances_of(few: int, more: int) -> Callable[[pytest.FixtureRequest], int]:
+    """A fixture: how many outcomes of each power cut are looked at; ``more`` in `make seeds`."""
+
+    @pytest.fixture(params=[few, pytest.param(more, marks=pytest.mark.seeds)])
+    def chances(request: pytest.FixtureRequest) -> int:
+        count: int = request.param
+        return count
+
+    return chances
 
 
 def sweep(

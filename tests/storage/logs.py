@@ -9,42 +9,21 @@ from typing import Any, Final
 from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.disk import Disk
-from raftlog.record import decode_lists, encode, parse_header, seal, split, validate
+from raftlog.record import decode_lists, parse_header, split, validate
 from raftlog.storage import Appended, Log, TimestampSearch
 from raftlog.testing.disk import SimDisk, SimFile
 from raftlog.types import OffsetAndTimestamp
+from tests.record.batches import NOW_MS, batch_of
 
-NOW_MS: Final = 1_700_000_000_000
 DIRECTORY: Final = "log"
+NO_PRODUCER: Final = (-1, -1, -1)
 # Segments of a few batches, an index entry for nearly each.
 SMALL: Final = TopicConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1)
 ONE_SEGMENT: Final = TopicConfig(index_interval_bytes=300, retention_ms=-1)
-NO_PRODUCER: Final = (-1, -1, -1)
 
 
 def sim_disk(seed: int = 1, *, capacity_bytes: int | None = None) -> SimDisk:
     return SimDisk(Random(seed), capacity_bytes=capacity_bytes)
-
-
-def batch_of(
-    values: Sequence[bytes | None],
-    *,
-    keys: Sequence[bytes | None] | None = None,
-    timestamps_ms: int | Sequence[int] = NOW_MS,
-    producer: tuple[int, int, int] = NO_PRODUCER,
-    is_transactional: bool = False,
-) -> bytes:
-    """A batch as a producer sends it; ``producer`` is (id, epoch, base sequence)."""
-    body = encode(values, keys=keys, timestamps_ms=timestamps_ms)
-    producer_id, producer_epoch, base_sequence = producer
-    header = seal(
-        body,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_transactional=is_transactional,
-    )
-    return header + body.payload
 
 
 def open_log(disk: Disk, config: TopicConfig = SMALL, directory: str = DIRECTORY) -> Log:

@@ -17,22 +17,14 @@ from raftlog.storage.compaction import CLEANED_SUFFIX
 from raftlog.testing.disk import SimDisk
 from tests.storage.compacted import Terms, all_batches, check_pass
 from tests.storage.compactions import begin, compact, config_with, offsets, put, put_each, seal
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 from tests.storage.logs import DIRECTORY, NOW_MS, open_log
 from tests.storage.model import StoredBatch, as_model
 
-CHANCES = 1
-CHANCES_SEEDS = 4
 CONFIG = config_with(segment_bytes=1_500, delete_retention_ms=0)
 
 
-@pytest.fixture(
-    params=[pytest.param(CHANCES), pytest.param(CHANCES_SEEDS, marks=pytest.mark.seeds)]
-)
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(1, 4)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from raftlog.record import split
 from raftlog.storage import Log, Store, inspect, state_files
 from raftlog.storage.checkpoint import Checkpoint, decode_slots
 from raftlog.testing.disk import Fault, SimDisk, Stopped
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 from tests.storage.directories import add_partitions, create_topic, delete_topic
 from tests.storage.logs import (
     DIRECTORY,
@@ -36,17 +36,7 @@ from tests.storage.logs import (
 )
 from tests.storage.model import as_model
 
-CHANCES = 1
-CHANCES_SEEDS = 10
-
-
-@pytest.fixture(
-    params=[pytest.param(CHANCES), pytest.param(CHANCES_SEEDS, marks=pytest.mark.seeds)]
-)
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(1, 10)
 
 
 # -- one log ---------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from raftlog.storage.quarantine import QUARANTINES_KEPT
 from raftlog.storage.segment import base_offsets
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from tests.record.batches import stamped
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 from tests.storage.directories import (
     DATA,
     FIRST,
@@ -560,11 +560,7 @@ def test_a_disk_that_fails_at_a_start_keeps_what_it_has() -> None:
 PARTITION = f"{DATA}/topics/clicks/{FIRST}/1"
 
 
-@pytest.fixture(params=[pytest.param(3), pytest.param(40, marks=pytest.mark.seeds)])
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(3, 40)
 
 
 def new_disk(seed: int = 1) -> SimDisk:

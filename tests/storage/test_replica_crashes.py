@@ -16,23 +16,13 @@ from raftlog import limits
 from raftlog.record import parse_header
 from raftlog.storage import Log, inspect
 from raftlog.testing.disk import SimDisk
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 from tests.storage.harm import problems
 from tests.storage.logs import DIRECTORY, after_power_cut, append, files, open_log, stored
 from tests.storage.model import as_model
 from tests.storage.replicas import SEGMENTED, Leader, copy, follow, leader_of
 
-CHANCES = 1
-CHANCES_SEEDS = 10
-
-
-@pytest.fixture(
-    params=[pytest.param(CHANCES), pytest.param(CHANCES_SEEDS, marks=pytest.mark.seeds)]
-)
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(1, 10)
 
 
 @dataclass

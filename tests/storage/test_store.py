@@ -31,7 +31,7 @@ from raftlog.storage.log_dirs import LogDirs
 from raftlog.storage.store import LogKey, TopicLogs
 from raftlog.testing.disk import CHANGES, FOREVER, Fault, SimDisk, Stopped
 from raftlog.types import TopicPartition
-from tests.storage.crashes import sweep
+from tests.storage.crashes import chances_of, sweep
 from tests.storage.directories import (
     DATA,
     FIRST,
@@ -727,11 +727,7 @@ def test_a_store_says_how_much_room_there_is() -> None:
 # Single partitions of topics that a cluster has placed: hosted, brought up to date, dropped.
 
 
-@pytest.fixture(params=[pytest.param(1), pytest.param(20, marks=pytest.mark.seeds)])
-def chances(request: pytest.FixtureRequest) -> int:
-    """How many outcomes of each power cut are looked at."""
-    count: int = request.param
-    return count
+chances = chances_of(1, 20)
 
 
 # -- hosting ---------------------------------------------------------------------------------------

@@ -34,6 +34,21 @@ from tests.client.world import FakeCluster, Peer
 ASSIGNORS = BUILT_IN
 
 
+def committed(
+    offsets: Sequence[wire.OffsetToCommit], outcomes: Sequence[RaftlogError | None]
+) -> wire.OffsetCommitResponse:
+    return wire.OffsetCommitResponse(
+        partitions=[
+            wire.CommittedPartition(
+                topic=one.topic,
+                partition=one.partition,
+                failure=None if error is None else Failure.of(error),
+            )
+            for one, error in zip(offsets, outcomes, strict=True)
+        ]
+    )
+
+
 class FakeCoordinator:
     """Answers for the groups of a fake cluster."""
 
@@ -214,16 +229,7 @@ class FakeCoordinator:
                 now_ms=START_MS,
             )
         )
-        return wire.OffsetCommitResponse(
-            partitions=[
-                wire.CommittedPartition(
-                    topic=one.topic,
-                    partition=one.partition,
-                    failure=None if error is None else Failure.of(error),
-                )
-                for one, error in zip(message.offsets, outcomes, strict=True)
-            ]
-        )
+        return committed(message.offsets, outcomes)
 
     def _fetch(self, request: Request) -> Message:
         message = request.message

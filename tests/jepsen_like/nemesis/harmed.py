@@ -16,6 +16,8 @@ from raftlog_jepsen.control.disks import MARK_ROOM, LoopDiskError, why_not
 from raftlog_jepsen.plan import Shape, TopicShape
 from tests.integration.load import PATIENCE_S, TOPIC, Load
 
+DISKS = Needs(loop_disks=True)
+
 
 def shape_of(
     brokers: int, copies: int, *, min_isr: int = 1, flush_policy: str = "durable"
@@ -131,11 +133,13 @@ class FakeLedger:
 
 
 @contextmanager
-def loaded(directory: Path, shape: Shape) -> Iterator[tuple[ClusterUnderTest, Load]]:
-    """A cluster on disks that can be harmed, under a load that is judged in the end."""
-    if why_not():
+def loaded(
+    directory: Path, shape: Shape, needs: Needs = DISKS
+) -> Iterator[tuple[ClusterUnderTest, Load]]:
+    """A cluster, on disks that can be harmed, under a load that is judged in the end."""
+    if needs.loop_disks and why_not():
         pytest.skip(f"not injected: no disk can be harmed here: {why_not()}")
-    running = ClusterUnderTest(shape, Needs(loop_disks=True), directory)
+    running = ClusterUnderTest(shape, needs, directory)
     try:
         running.start()
         topic = shape.topics[0]

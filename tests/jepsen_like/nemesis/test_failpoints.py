@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from raftlog import Admin, NewTopic
 from raftlog.errors import BrokerUnavailableError
 from raftlog.failpoints import SITES, hits_path
 from raftlog.failpoints.rules import parse
 from raftlog.testing.cluster import FailpointSwitch
-from raftlog_jepsen.cluster import ClusterUnderTest, Needs
+from raftlog_jepsen.cluster import Needs
 from raftlog_jepsen.nemesis.base import FaultBudget, FaultPlan
 from raftlog_jepsen.nemesis.failpoints import (
     KINDS,
@@ -24,15 +22,10 @@ from raftlog_jepsen.nemesis.failpoints import (
     failpoint_file,
 )
 from raftlog_jepsen.status import ClusterStatus
-from tests.integration.load import PATIENCE_S, TOPIC, Load
-from tests.jepsen_like.nemesis.harmed import FakeLedger, shape_of
+from tests.integration.load import TOPIC
+from tests.jepsen_like.nemesis.harmed import FakeLedger, FakeProcess, loaded, shape_of
 
 SHAPE = shape_of(3, 3, min_isr=2)
-
-
-@dataclass
-class FakeProcess:
-    running: bool = True
 
 
 @dataclass
@@ -297,22 +290,6 @@ def test_a_failpoint_file_is_what_the_broker_is_told_of(tmp_path: Path) -> None:
     assert failpoint_file(tmp_path, 1) != path
 
 
-@contextmanager
-def loaded(directory: Path) -> Iterator[tuple[ClusterUnderTest, Load]]:
-    running = ClusterUnderTest(SHAPE, Needs(failpoints=True), directory)
-    try:
-        running.start()
-        with Admin(running.bootstrap) as admin:
-            admin.create_topics([NewTopic(TOPIC, 1, 3)])
-        assert running.wait_quiet(PATIENCE_S) == []
-        with Load(running.bootstrap) as load:
-            yield running, load
-        assert running.wait_quiet(PATIENCE_S) == []
-        load.check(running.bootstrap)
-    finally:
-        running.close()
-
-
 @pytest.mark.integration
 def test_each_kind_is_injected_into_real_brokers_and_nothing_is_lost(tmp_path: Path) -> None:
     pause = {"topic": TOPIC, "partition": 0, "rule": "segment.write.before=stall(4)x1"}
@@ -325,7 +302,7 @@ def test_each_kind_is_injected_into_real_brokers_and_nothing_is_lost(tmp_path: P
         FaultPlan(kind="slow-disk", targets=(2,), args={"rule": "*.sync.before=stall(0.05..0.5)"}),
         FaultPlan(kind="pause-inside", args=pause),
     ]
-    with loaded(tmp_path) as (running, load):
+    with loaded(tmp_path, SHAPE, Needs(failpoints=True)) as (running, load):
         nemesis = FailpointsNemesis(running, FaultBudget(running))
         for fault in faults:
             load.goes_on(count=20)
