@@ -182,15 +182,20 @@ def fill_up(producer: Producer) -> None:
         producer.send("t", b"x" * 100)
 
 
-def test_no_room_is_told_with_the_settings(fake: FakeCluster) -> None:
+def without_room(fake: FakeCluster) -> Producer:
+    """A producer whose records are never acknowledged, with a small buffer."""
     fake.next(apis.PRODUCE, *[ignore] * 100)
-    producer = Producer(
+    return Producer(
         fake.bootstrap,
         host=ClientEnvironment(connector=fake.connect),
         buffer_memory=10_000,
         batch_bytes_max=2_000,
         max_block_ms=20,
     )
+
+
+def test_no_room_is_told_with_the_settings(fake: FakeCluster) -> None:
+    producer = without_room(fake)
     with pytest.raises(ThrottledError, match=r"max_block_ms=20.*buffer_memory=10000"):
         fill_up(producer)
     with pytest.raises(ThrottledError):
@@ -201,14 +206,7 @@ def test_no_room_is_told_with_the_settings(fake: FakeCluster) -> None:
 def test_a_run_that_finds_no_room_in_the_middle_says_so_through_its_future(
     fake: FakeCluster,
 ) -> None:
-    fake.next(apis.PRODUCE, *[ignore] * 100)
-    producer = Producer(
-        fake.bootstrap,
-        host=ClientEnvironment(connector=fake.connect),
-        buffer_memory=10_000,
-        batch_bytes_max=2_000,
-        max_block_ms=20,
-    )
+    producer = without_room(fake)
     future = producer.send_many("t", [b"x" * 100] * 200)
     producer.close(timeout=0)
     with pytest.raises(RaftlogError):

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
@@ -36,10 +36,6 @@ from raftlog.consensus.transport import COMMAND, SEAL, decode
 from raftlog.errors import DiskFullError, StorageFailedError
 from raftlog.testing.disk import FREE_BYTES, Fault, SimDisk, Stopped
 from raftlog.testing.simulator.loop import NodeLoop, SimLoop
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 LARGE_BYTES: Final = 59_000  # of a command; four of them fill an append request
