@@ -5,8 +5,9 @@ than their time limit; two of them share a transactional id, so that they fence 
 reads one topic, writes its records to another and commits its offsets with them. A reader gets
 committed records all the time. Brokers are killed, cut off, paused and lose power.
 
-At the end all faults are mended. ``checker.transactions`` judges the history. Besides, each
-partition must have no open transaction left, and its replicas the same transactions.
+``transaction_observer`` checks the brokers after each event. At the end all faults are mended.
+``checker.transactions`` judges the history. Besides, each partition must have no open transaction
+left, and its replicas the same transactions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from raftlog.errors import (
 from raftlog.server.partition import Partition
 from raftlog.testing.checker.transactions import Log, Place, Read, Transaction, check
 from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.transaction_observer import TransactionObserver
 from raftlog.testing.simulator.world import (
     BrokerMachine,
     ClientMachine,
@@ -85,6 +87,7 @@ class _Tale(Tale):
         self._reads: list[Read] = []
         self._clients: list[ClientMachine] = []
         self._is_over = False
+        self._observer: TransactionObserver
 
     async def start_broker(self, machine: BrokerMachine) -> RunningBroker:
         config = replace(
@@ -97,6 +100,7 @@ class _Tale(Tale):
     # -- the course of events ----------------------------------------------------------------------
 
     def tell(self, world: World) -> None:
+        self._observer = TransactionObserver(world, self._violated, groups=[GROUP])
         world.boot()
         if not self._ask("creator", self._create):
             return
@@ -304,6 +308,7 @@ class _Tale(Tale):
                             where = TopicPartition(record.topic, record.partition)
                             now, value = self._world.time.now, record.value or b""
                             self._reads.append(Read(name, now, where, record.offset, value))
+                            self._observer.model.delivered(name, where, record.offset)
             await asyncio.sleep(PATIENCE_S)
 
     def _consumer(self, machine: ClientMachine) -> AsyncConsumer[bytes, bytes]:

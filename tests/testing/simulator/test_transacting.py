@@ -9,6 +9,7 @@ import pytest
 from raftlog.client.fetcher import _Dropped
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.transactions import LogTransactions
+from raftlog.testing.simulator import world
 from raftlog.testing.simulator.transacting import TransactionPlan, run
 
 SEED = 1
@@ -26,21 +27,37 @@ def no_verification(_self: ProducerTable, _producer: int, _epoch: int) -> bool:
     return True
 
 
+def none_listed(self: LogTransactions, producer: int, _offset: int, *, is_commit: bool) -> None:
+    self._open.pop(producer, None)
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "planted", "kind"),
+    ("owner", "name", "planted", "kinds"),
     [
-        (LogTransactions, "last_stable_offset", no_stable_offset, "PRECOMMITTED-READ"),
-        (_Dropped, "has", no_aborted, "ABORTED-READ"),
+        (
+            LogTransactions,
+            "last_stable_offset",
+            no_stable_offset,
+            {"PRECOMMITTED-READ", "STABLE-OFFSET"},
+        ),
+        (_Dropped, "has", no_aborted, {"ABORTED-READ", "INVISIBLE"}),
+        (LogTransactions, "end", none_listed, {"ABORTED-READ", "ABORTED-LIST"}),
         # No coordinator knows them: their leaders abort them, also those that are acknowledged.
-        (ProducerTable, "has_open", no_verification, "LOST-WRITE"),
+        (
+            ProducerTable,
+            "has_open",
+            no_verification,
+            {"LOST-WRITE", "NOT-A-PART", "UNDECIDED-MARKER"},
+        ),
     ],
 )
-def test_a_planted_defect_is_found(
-    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, planted: object, kind: str
+def test_a_planted_defect_is_found_from_outside_and_from_inside(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, planted: object, kinds: set[str]
 ) -> None:
     monkeypatch.setattr(owner, name, planted)
+    monkeypatch.setattr(world, "VIOLATIONS_MAX", 1_000)
     result = run(TransactionPlan.draw(SEED))
-    assert kind in {violation.kind for violation in result.violations}
+    assert kinds <= {violation.kind for violation in result.violations}
 
 
 def test_the_seed_is_good_without_them_and_not_empty() -> None:
