@@ -33,6 +33,7 @@ from raftlog.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
+    ProducerFencedError,
     RaftlogError,
     StorageFailedError,
     UnknownLeaderEpochError,
@@ -492,11 +493,19 @@ class Partition:
 
         Also when an earlier marker has ended it: coordinators repeat markers. A full disk does not
         refuse it, because readers of committed records would wait. Batches of the transaction that
-        are not verified yet are refused: they come after its end. Raises the errors of ``append``,
-        ``StaleTransactionCoordinatorError`` and ``ProducerFencedError``.
+        are not verified yet are refused: they come after its end. Raises the errors of ``append``
+        and ``StaleTransactionCoordinatorError``. ``done`` gets a ``ProducerFencedError``, which
+        tells a coordinator that the transaction has ended, once what it depends on is committed.
         """
         self.check_leading()
-        if not self.log.producers.needs(marker):
+        try:
+            is_needed = self.log.producers.needs(marker)
+        except ProducerFencedError as error:
+            fenced = error
+            # guard: a marker is refused by what is committed
+            self.when_committed(self.log.log_end_offset, lambda failed: done(failed or fenced))
+            return
+        if not is_needed:
             # guard: a marker refuses batches that wait for their verification
             self._on_marker(marker)
             self.when_committed(self.log.log_end_offset, done)

@@ -26,6 +26,7 @@ from raftlog.errors import (
     FencedLeaderEpochError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RaftlogError,
     StorageFailedError,
     UnknownLeaderEpochError,
@@ -64,6 +65,7 @@ from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from raftlog.testing.disk import Fault
+from raftlog.transactions.values import Marker
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play, write
@@ -152,6 +154,21 @@ def test_waits_end_in_the_order_of_the_log(scene: Callable[..., None]) -> None:
         s.host.when_committed(2, s.note("at once"))
         s.host.when_on_disk(3, s.note("this too"))
         assert s.noted[3:] == [("at once", None), ("this too", None)]
+
+    scene(test)
+
+
+def test_a_marker_is_refused_once_what_refuses_it_is_committed(scene: Callable[..., None]) -> None:
+    async def test(s: PartitionScene) -> None:
+        s.disk.faults.sync_gate.clear()
+        for epoch in (2, 1):
+            marker = Marker(9, epoch, is_commit=True, coordinator_epoch=0, is_bumped=True)
+            s.host.append_marker(marker, s.note(f"of epoch {epoch}"))
+        assert s.noted == []
+        s.disk.faults.sync_gate.set()
+        await s.until(lambda: len(s.noted) == 2)
+        assert s.noted[0] == ("of epoch 2", None)
+        assert isinstance(s.noted[1][1], ProducerFencedError)
 
     scene(test)
 
