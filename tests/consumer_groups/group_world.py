@@ -167,6 +167,10 @@ class World:
         actor = answer.actor
         if actor.is_over or not actor.is_running or answer.sequence != actor.sequence:
             return
+        # A request that arrived twice has one answer: the other one is for a closed connection.
+        sent_at = actor.sent_at.pop(answer.sequence, None)
+        if sent_at is None:
+            return
         actor.check_session(self.now)
         result = answer.result
         if isinstance(result, InstanceFencedError):
@@ -175,7 +179,7 @@ class World:
         elif isinstance(result, UnknownMemberError | FencedMemberError):
             actor.lose()
         elif isinstance(result, HeartbeatResult):
-            actor.heard_at = actor.sent_at[answer.sequence]
+            actor.heard_at = sent_at
             if self.now - actor.heard_at >= SESSION_MS / 1_000:
                 return  # too late to count on
             actor.epoch = result.member_epoch
