@@ -137,7 +137,7 @@ class LogOnSimDisk(CompactingOnSimDisk):
         offset = self.offset_between(self.model.start, self.model.end, fraction)
         self.producers_may_be_lost |= self.is_full or self.truncation_forgets(offset)
         self.fail(skip)
-        with suppress(StorageFailedError):
+        with suppress(StorageFailedError, DiskFullError):
             self.log.truncate_to(offset)
         end = max(b for b in self.model.boundaries() if b <= offset)
         self.model.durable_end = min(self.model.durable_end, end)
