@@ -15,7 +15,7 @@ from random import Random
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from raftlog.aio import AsyncAdmin, AsyncConsumer
-from raftlog.errors import RaftlogError, TopicExistsError
+from raftlog.errors import InvalidRequestError, RaftlogError, TopicExistsError
 from raftlog.testing.history.entries import Admin, Note, Recorder
 from raftlog.types import NewTopic, TopicPartition
 from raftlog_jepsen.client import AnyConsumer, Clients, Source, describe
@@ -153,7 +153,8 @@ async def _guarded(context: WorkloadContext, name: str, main: Client) -> Excepti
 async def create_topics(context: WorkloadContext, topics: Iterable[TopicShape]) -> None:
     """Create each topic, with retries for a minute: the cluster may still be starting.
 
-    Raises ``TimeoutError`` with the missing topic and the reason.
+    Raises ``TimeoutError`` with the missing topic and the reason, and ``InvalidRequestError`` for
+    one that holds records: those of an earlier run would count as duplicates and phantoms.
     """
     problem = ""
     loop = asyncio.get_running_loop()
@@ -166,6 +167,14 @@ async def create_topics(context: WorkloadContext, topics: Iterable[TopicShape]) 
                     context.note(text, is_trouble=True)
                     raise TimeoutError(text)
                 await asyncio.sleep(PATIENCE_S)
+            ends = await admin.offsets(topic.name)
+            if any(ends.values()):
+                text = (
+                    f"topic {topic.name} holds records of an earlier run, which would spoil the "
+                    f"verdict. Delete it first (raftlog topic delete {topic.name})"
+                )
+                context.note(text, is_trouble=True)
+                raise InvalidRequestError(text)
 
 
 async def create_topic(

@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from raftlog.errors import NotLeaderError
+from raftlog import Producer
+from raftlog.errors import InvalidRequestError, NotLeaderError
 from raftlog.testing import cluster
 from raftlog.testing.cluster import free_port
 from raftlog.testing.history.entries import Admin, AnyEntry, Note, Recorder, read
@@ -162,6 +163,10 @@ def test_topics_are_made_as_planned_and_found(tmp_path: Path) -> None:
             return await existing_partitions(context)
 
         assert asyncio.run(main()) == [TopicPartition("one", 0)]
+        with Producer(running.bootstrap) as producer:
+            producer.send("one", b"of an earlier run").result()
+        with pytest.raises(InvalidRequestError, match="raftlog topic delete one"):
+            asyncio.run(create_topics(context, TOPICS[1:]))
     done = [entry for entry in entries(context) if isinstance(entry, Admin)]
-    assert [entry.type for entry in done] == ["invoke", "ok"] * 2
+    assert [entry.type for entry in done] == ["invoke", "ok"] * 3
     assert done[0].args["config"]["min.insync.replicas"] == "1"
