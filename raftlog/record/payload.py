@@ -9,7 +9,7 @@ Compressed as a whole by the batch's codec, and little-endian inside:
     timestamps   bin, n × u64, ms, at most limits.TIMESTAMP_MS_MAX
     offsets      nil when dense (base_offset, base_offset + 1, …) or when there is no record, else
                  bin, n × u32, ascending: deltas to base_offset, at most last_offset_delta (less if
-                 compaction has removed the last record)
+                 compaction has removed the last record, also in a mirror's copy)
     *_lens       bin, n × u32: the length of each entry; nil when every entry is null
     *_blob       bin: the entries, joined
     *_null       nil when none is null (or all are), else bin, m × u32, ascending: the rows that
