@@ -23,7 +23,7 @@ from pysyncobj.journal import Journal as LibraryJournal
 
 from raftlog import limits
 from raftlog.consensus.settings import APPEND_BYTES, APPEND_ENTRIES_MAX
-from raftlog.consensus.transport import SEAL
+from raftlog.consensus.transport import is_seal
 from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, File, lacking
 from raftlog.errors import DamagedJournalError, DiskFullError, FileLimitError, StorageFailedError
 from raftlog.record.batch import crc32c
@@ -808,7 +808,7 @@ class RaftLog:
         assert journal[0][1] == FIRST_INDEX and journal[0][2] == 0
         self._journal = journal
         # Index of the first seal, committed or not: entries after it have no effect.
-        self.seal_index = next((index for entry, index, _ in journal[:] if entry[0] == SEAL), None)
+        self.seal_index = next((index for entry, index, _ in journal[:] if is_seal(entry)), None)
 
     def __len__(self) -> int:
         return len(self._journal)
@@ -845,7 +845,7 @@ class RaftLog:
 
     def add(self, entry: bytes, index: int, term: int) -> None:
         self._journal.add(entry, index, term)
-        if entry[0] == SEAL and self.seal_index is None:
+        if self.seal_index is None and is_seal(entry):
             self.seal_index = index
 
     def conflict(self, index: int, term: int) -> int | None:

@@ -303,7 +303,7 @@ class RaftGroup(SyncObj):  # type: ignore[misc]  # the library has no types
         while index <= self._log.last_index:
             for _term, entry in self._log.entries_from(index):
                 index += 1
-                if entry[0] == SEAL:
+                if envelope.is_seal(entry):
                     return commands
                 if entry[0] == COMMAND:
                     commands.append(entry[1:])

@@ -339,6 +339,12 @@ def decode_seal(entry: bytes) -> dict[int, str] | None:
     return dict(fields) if _voters(fields) else None
 
 
+def is_seal(entry: bytes) -> bool:
+    """Return whether this entry of a log ends its generation. An invalid seal has no effect."""
+    # guard: an invalid seal ends no generation
+    return entry[0] == SEAL and decode_seal(entry) is not None
+
+
 def is_entry(entry: object) -> bool:
     """Return whether this is valid as an entry of a log."""
     return type(entry) is bytes and 0 < len(entry) <= ENTRY_BYTES_MAX
@@ -348,7 +354,7 @@ def is_proposable(entry: object) -> bool:
     """Return whether a broker may forward this entry to a leader."""
     if not (type(entry) is bytes and is_entry(entry)):
         return False
-    return entry[0] == COMMAND or (entry[0] == SEAL and decode_seal(entry) is not None)
+    return entry[0] == COMMAND or is_seal(entry)
 
 
 # -- checks of one field ---------------------------------------------------------------------------

@@ -549,6 +549,34 @@ def test_a_command_behind_a_seal_is_not_applied() -> None:
     assert voter.group.seal == {1: "", 2: ""}
 
 
+def test_an_invalid_seal_does_not_stop_the_group() -> None:
+    """One voter errs, and the others copy from it what ends no generation: they still accept, and
+    what follows counts."""
+    invalid = bytes([transport.SEAL]) + b"x"
+    network = Network()
+    network.open()
+    network.agree(b"before")
+    hurt, status = network[1], network[1].status()
+    append = [status.entries, status.term, 0, [[status.term + 1, invalid]]]
+    message = [GROUP, 0, status.term + 1, transport.APPEND, *append]
+    forged = transport.Envelope(hurt.journal.boot, 1, 1_000, network[2].directory_id, 0, [message])
+    hurt.node.receive(2, transport.encode(forged), network.now)
+    hurt.sync()
+    assert invalid in [entry for entry, _, _ in hurt.journal.group(GROUP)[:]]
+    network.split([1, 3], [2])  # the log of the others is shorter: the entry is committed
+    assert network.leader() is hurt
+    assert network.agree(b"after").result == 2
+    assert hurt.status().generation == 0
+    assert hurt.node.journaled(GROUP, network.now).unapplied == ()
+
+
+def test_commands_behind_an_invalid_seal_are_reported_to_a_recovery() -> None:
+    voter = Voter(3)
+    entries = [[1, command("a")], [1, bytes([transport.SEAL]) + b"x"], [1, command("b")]]
+    assert voter.hear(2, 1, transport.APPEND, 1, 0, 1, entries)
+    assert voter.group.unapplied() == [b"a", b"b"]
+
+
 def test_the_answer_of_a_broker_that_has_no_vote_counts_for_nothing() -> None:
     """It has a link, and knows the group's name: one of another generation, or one that errs."""
     network = Network(4, connect=False)
