@@ -13,7 +13,7 @@ from raftlog.config import TopicConfig
 from raftlog.disk import Disk, OsDisk
 from raftlog.errors import DamagedLogError, DataDirectoryError, DiskFullError, StorageFailedError
 from raftlog.record import check_batches
-from raftlog.storage import Log, Store, inspect, opening
+from raftlog.storage import Log, Store, inspect, opening, state_files
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.inspect import DAMAGE, INDEX, TORN, PartitionReport
 from raftlog.storage.log_dirs import PROBE_BYTES, LogDir
@@ -1033,6 +1033,23 @@ def test_a_topic_is_removed_from_a_failed_directory_when_it_is_back() -> None:
     assert disk.list_dir(f"{MORE}/topics/clicks") != []
     reopened(disk, MORE)
     assert disk.list_dir(f"{MORE}/topics/clicks") == []
+
+
+def test_a_deletion_by_an_earlier_release_goes_on_once_its_directory_is_back() -> None:
+    """The catalog lists the topic until a start has removed its files everywhere."""
+    disk = sim_disk()
+    filled(disk, MORE).close()
+    path = f"{DATA}/catalog"
+    state = state_files.read(disk, path)
+    state_files.write(disk, path, {**state, "deleting": state["topics"], "topics": []})
+    image = disk.image(MORE)
+    disk.lose(MORE)
+    open_store(disk, MORE, has_peers=True).close()
+    assert disk.list_dir(f"{DATA}/topics/t") == []
+    disk.put_back(MORE, image)
+    open_store(disk, MORE, has_peers=True).close()
+    assert disk.list_dir(f"{MORE}/topics/t") == []
+    assert state_files.read(disk, path)["deleting"] == []
 
 
 # -- a disk is missing at the start ----------------------------------------------------------------
