@@ -154,6 +154,7 @@ def test_tables_of_spark_come_out_one_after_the_other(
         "value_bytes": 100,
         "partitions": 2,
         "rounds": 3,
+        "kafka_jars": None,
     }
 
 

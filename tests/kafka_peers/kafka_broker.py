@@ -11,12 +11,14 @@ from pathlib import Path
 
 from raftlog.config import Address
 from raftlog.kafka import api as apis
+from raftlog.kafka import codec
 from raftlog.testing.cluster import free_ports, wait_until
 from tests.kafka_peers.install import JAVA_LIBRARY
 from tests.server.kafka.kafka_client import KafkaClient
 
 START_TIMEOUT_S = 180
 METADATA_VERSION = 12
+PRODUCER_ID_VERSION = 4
 JAVA = ("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARY}/*")
 SERVER = ("java", "-Xmx1g", "-cp", f"{JAVA_LIBRARY}/*")  # with the compiler that is fast at last
 PROPERTIES = """\
@@ -92,7 +94,7 @@ def kafka_cluster(
             wait_until(
                 lambda address=address: _knows(address, brokers),
                 timeout_s=START_TIMEOUT_S,
-                what=f"the broker at {address} knows all brokers",
+                what=f"the broker at {address} knows all brokers and has producer ids",
             )
         yield KafkaCluster(addresses, tuple(process.pid for process in processes))
 
@@ -103,10 +105,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _knows(address: Address, brokers: int) -> bool:
-    """Whether a broker reports that all have registered: they listen before."""
+    """Whether a broker reports that all have registered, and has got producer ids from the
+    controller: they listen before. Until then it answers that its coordinator loads (14).
+    """
+    producer = codec.structs("request", apis.INIT_PRODUCER_ID.key)
     with contextlib.closing(KafkaClient(address)) as client:
         metadata = client.ask(apis.METADATA, METADATA_VERSION, None)
-    return len(metadata.brokers) == brokers and metadata.controller_id >= 0
+        wanted = producer.root(transactional_id=None, transaction_timeout_ms=60_000)
+        has_ids = client.ask(apis.INIT_PRODUCER_ID, PRODUCER_ID_VERSION, wanted).error_code == 0
+    return has_ids and len(metadata.brokers) == brokers and metadata.controller_id >= 0
 
 
 def _is_listening(process: subprocess.Popen[bytes], port: int) -> bool:

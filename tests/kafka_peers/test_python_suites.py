@@ -27,9 +27,7 @@ TEST_TIMEOUT_S = 120
 KAFKA_VERSION = "4.2"  # as kafka-python identifies our brokers
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
 CONFLUENT_SETTINGS = {**SETTINGS, "group.min.session.timeout.ms": "6000"}  # a test expects it
-API = "is not available: the API {}"
 KAFKA_PYTHON_CANNOT_PASS = {
-    "test_admin_integration.test_alter_replica_log_dirs": API.format("AlterReplicaLogDirs"),
     "test_admin_integration.test_create_describe_delete_acls": (
         "sets access rules on a broker without authentication"
     ),
@@ -37,7 +35,6 @@ KAFKA_PYTHON_CANNOT_PASS = {
     "test_admin_integration.test_describe_configs_broker_resource_returns_configs": (
         "expects advertised.listeners, a setting that brokers do not have"
     ),
-    "test_admin_integration.test_list_config_resources": API.format("ListConfigResources"),
 }
 KAFKA_PYTHON_MAY_FAIL = dict.fromkeys(
     [

@@ -1156,7 +1156,7 @@ def test_some_seeds_of_safety_recreate_the_topic() -> None:
 # Simulations in which clients authenticate: what they do, and that a missing check is found.
 
 
-REVOKING_SEED = 3
+REVOKING_SEED = 4
 
 
 def secured(seed: int = REVOKING_SEED) -> Verdict:
