@@ -36,6 +36,12 @@ def test_two_clocks_that_jump_before_a_time_is_saved_delete_nothing() -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+def test_a_move_ends_though_a_witness_was_removed_meanwhile() -> None:
+    """Its group had added the witness while that broker was decommissioned."""
+    verdict = run(Scenario.draw(103_993_080, brokers=4, light=True, compacted=False))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
     """It came after the member had read the committed offset again, and was acknowledged."""
     scenario = Scenario.draw(41_982_882, mode="liveness", brokers=3, light=True, compacted=False)

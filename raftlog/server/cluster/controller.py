@@ -277,7 +277,7 @@ class PartitionController:
             )
         factor, brokers = hosted.replication_factor, self._machine.staying()
         turn = hosted.partition % len(brokers)  # not the same helper for all partitions
-        return next_step(
+        step = next_step(
             hosted.state,
             held.target.replicas,
             self._liveness,
@@ -285,6 +285,11 @@ class PartitionController:
             voters_wanted=voters_count(factor, max(len(brokers), factor)),
             brokers=brokers[turn:] + brokers[:turn],
         )
+        if step is None and hosted.state.replicas == held.target.replicas:
+            # The cluster group does not record replicas with a witness that was removed meanwhile.
+            # guard: a move that has reached its target gives up a removed witness
+            return self._relocation(hosted)
+        return step
 
     def _assignment(self, hosted: HostedPartition) -> Assignment | None:
         record = self._machine.topic_by_id(hosted.topic_id)
@@ -304,9 +309,10 @@ class PartitionController:
         return {*self._machine.brokers} - {*self._machine.staying()}
 
     def _relocation(self, hosted: HostedPartition) -> ChangeReplicas | None:
-        """Replace a witness on a broker that is being decommissioned."""
-        leaving = self._leaving()
-        if leaving.isdisjoint(hosted.state.witnesses):
+        """Replace a witness on a broker that is being decommissioned, or was before this group
+        added it."""
+        leaving = {*hosted.state.witnesses} - {*self._machine.staying()}
+        if not leaving:
             return None
         live = list(filter(self._liveness.is_live, self._machine.staying()))
         turn = hosted.partition % max(len(live), 1)
