@@ -285,9 +285,9 @@ class PartitionController:
             voters_wanted=voters_count(factor, max(len(brokers), factor)),
             brokers=brokers[turn:] + brokers[:turn],
         )
+        # The cluster group does not record replicas with a witness that was removed.
+        # guard: a move that has reached its target gives up a removed witness
         if step is None and hosted.state.replicas == held.target.replicas:
-            # The cluster group does not record replicas with a witness that was removed meanwhile.
-            # guard: a move that has reached its target gives up a removed witness
             return self._relocation(hosted)
         return step
 
@@ -311,10 +311,11 @@ class PartitionController:
     def _relocation(self, hosted: HostedPartition) -> ChangeReplicas | None:
         """Replace a witness on a broker that is being decommissioned, or was before this group
         added it."""
-        leaving = {*hosted.state.witnesses} - {*self._machine.staying()}
-        if not leaving:
+        staying = self._machine.staying()
+        leaving = {*hosted.state.witnesses} - {*staying}
+        if not leaving or not staying:
             return None
-        live = list(filter(self._liveness.is_live, self._machine.staying()))
+        live = list(filter(self._liveness.is_live, staying))
         turn = hosted.partition % max(len(live), 1)
         return relocated_witness(hosted.state, leaving=leaving, brokers=live[turn:] + live[:turn])
 

@@ -591,6 +591,18 @@ async def test_a_failed_replica_is_not_replaced_while_replicas_move(s: Scene) ->
 
 
 @runs(play)
+async def test_a_move_at_its_target_gives_up_a_witness_that_was_removed(s: Scene) -> None:
+    """The cluster group does not record replicas with an unknown broker: it would never end."""
+    topic(s)
+    target = s.machine.topics["t"].partitions[0].replicas[::-1]
+    s.command(Reassign(topic_id=TOPIC_ID, moves=(Move(0, target, 0),)))
+    d = Deciding(s, state_of(*target, witnesses=[5], isr=list(target), version=9))
+    wanted = d.wants()
+    assert isinstance(wanted, ChangeReplicas)
+    assert (wanted.replicas, 5 in wanted.witnesses) == (target, False)
+
+
+@runs(play)
 async def test_witnesses_that_are_too_many_lose_their_vote(s: Scene) -> None:
     d = Deciding(s, state_of(1, witnesses=[2, 3]))
     assert d.wants() == ChangeReplicas(1, (1,), (2,))
