@@ -90,7 +90,6 @@ from raftlog.types import (
     SCHEMAS_TOPIC,
     TRANSACTIONS_TOPIC,
     Offset,
-    TimestampMs,
 )
 
 logger = logging.getLogger(__name__)
@@ -442,11 +441,16 @@ class Broker:
                 host.log.check_place()
 
     async def _save_time(self) -> None:
-        deletion_ms = self.context.clock.deletion_ms()
-        if deletion_ms is None:
+        time_ms = self.context.clock.deletion_ms()
+        # guard: a directory has a time before it has records
+        if time_ms is None and self._store.saved_time_ms is None:
+            # The clocks of the others are not known yet. Without any time, the next start would
+            # trust the first clocks that agree, which may be ahead of the records.
+            time_ms = self.context.clock.wall_ms()
+        if time_ms is None:
             return
         try:
-            await self._workers.sync.run(partial(self._store.save_time, deletion_ms))
+            await self._workers.sync.run(partial(self._store.save_time, time_ms))
         except StorageFailedError as error:
             self._fail(error)
 
@@ -563,7 +567,7 @@ class Broker:
             broker_id=store.identity.broker_id,
             # A broker that joins a cluster learns there whose clocks count.
             voters=None if config.join else [voter.id for voter in config.voters],
-            saved_ms=_earlier_time(store),
+            saved_ms=store.saved_time_ms,
         )
         broker = cls(
             config,
@@ -751,18 +755,6 @@ def _open_files(
             )
         config = replace(config, id=store.identity.broker_id).alone()
     return store, journal, config
-
-
-def _earlier_time(store: Store) -> TimestampMs | None:
-    """Return the last saved time; None for a new directory.
-
-    The clocks of a cluster are compared first, which takes a second. A directory with logs and
-    without a time is of a broker that ended before: any clock may be ahead of its records.
-    """
-    # guard: a directory with data and without a saved time trusts no clock at once
-    if store.saved_time_ms is None and any(store.logs()):
-        return 0
-    return store.saved_time_ms
 
 
 def _check_alone(config: BrokerConfig, *, is_alone: bool) -> None:

@@ -226,6 +226,7 @@ class Store:
             state_files.write_clock(self._disk, self.directory, deletion_ms)
         except OSError as error:
             raise storage_error("saving the deletion time", error) from error
+        self.saved_time_ms = deletion_ms
 
     def save_brokers(self, addresses: Mapping[int, Address]) -> None:
         """Save the addresses of the cluster's brokers, by ID, durably (``brokers_file``).
