@@ -122,7 +122,7 @@ def test_members_with_short_sessions_outlive_a_broker_that_is_gone(cluster: Grou
             where = TopicPartition("t", 0)
             await consumer.commit({where: 0})
             # Not right before a heartbeat: one that waits all the time costs the session.
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.1)
             cluster.world.brokers[gone - 1].pause()
             for _ in range(30):
                 begun = asyncio.get_running_loop().time()
