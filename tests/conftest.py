@@ -210,7 +210,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Tell a figure that is part of the result, whether or not the test passes."""
+    """Print a figure that is part of the result, whether or not the test passes."""
 
     def noted(text: str) -> None:
         with capsys.disabled():

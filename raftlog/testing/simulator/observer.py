@@ -321,10 +321,8 @@ class Observer:
     def _after(self, loop: NodeLoop) -> None:
         """Check the machine of ``loop`` after an event has run on it."""
         machine = self._machines.get(loop.name)
-        if machine is None or machine.loop is not loop:
-            return
-        node = node_of(machine)
-        if node is None:
+        node = node_on(machine, loop)
+        if machine is None or node is None:
             return
         known = node.machine.cluster_id
         if known != self._cluster_id and known:
@@ -575,6 +573,11 @@ def node_of(machine: BrokerMachine) -> ClusterNode | None:
     """Return the cluster node of a machine's broker; None while the broker is not running."""
     broker = machine.broker
     return broker.context.cluster if isinstance(broker, Broker) else None
+
+
+def node_on(machine: BrokerMachine | None, loop: NodeLoop) -> ClusterNode | None:
+    """Return ``node_of``; None also for the loop of another machine, or of one before a restart."""
+    return None if machine is None or machine.loop is not loop else node_of(machine)
 
 
 def _coordinated(machine: BrokerMachine) -> Iterator[str]:

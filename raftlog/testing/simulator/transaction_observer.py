@@ -1,8 +1,8 @@
 """Invariant checks of transactions after each event, from inside all brokers of a simulation.
 
-``Model`` is told what the leaders append and what they commit, in the order of each log. It derives
+``Model`` gets what the leaders append and what they commit, in the order of each log. It derives
 from that which transactions are open and how they ended, without the broker's own tables.
-``TransactionObserver`` tells it, after each event of a broker, and compares the tables and the last
+``TransactionObserver`` feeds it after each event of a broker, and compares the tables and the last
 stable offsets of all replicas with it. Without a change this costs a few comparisons. It adds no
 event: a simulation has the same events with and without it.
 
@@ -26,7 +26,7 @@ from raftlog.record import BatchHeader, decode_lists, split_checked
 from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.partition import Partition
 from raftlog.testing.simulator.loop import NodeLoop
-from raftlog.testing.simulator.observer import node_of
+from raftlog.testing.simulator.observer import node_on
 from raftlog.testing.simulator.world import BrokerMachine, World
 from raftlog.transactions.shard import STATUSES, TransactionValue, decode_key, decode_value
 from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset, TopicPartition
@@ -207,7 +207,7 @@ class Model:
             self._violated("NOT-A-PART", where)
 
     def committed(self, stream: Stream, batch: Batch) -> None:
-        """Take the next committed batch of a partition, which ``appended`` was told of."""
+        """Take the next committed batch of a partition: ``appended`` has taken it before."""
         header = batch.header
         if header.is_control:
             self._marked(stream, header)
@@ -327,10 +327,8 @@ class TransactionObserver:
 
     def _after(self, loop: NodeLoop) -> None:
         machine = self._machines.get(loop.name)
-        if machine is None or machine.loop is not loop:
-            return
-        node = node_of(machine)
-        if node is None:
+        node = node_on(machine, loop)
+        if machine is None or node is None:
             return
         changed: list[tuple[HostedPartition, Partition]] = []
         known = self._seen
@@ -366,7 +364,7 @@ class TransactionObserver:
             self._check_replica(machine.name, stream, host)
 
     def _follow(self, machine: BrokerMachine, stream: Stream, host: Partition) -> None:
-        """Tell the model what the newest leader has appended, and what any leader has committed.
+        """Give the model what the newest leader has appended, and what any leader has committed.
 
         A former leader may learn last that its records are on all replicas in sync.
         """
