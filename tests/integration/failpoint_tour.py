@@ -47,6 +47,7 @@ class World:
     kept: Load
     switch: FailpointSwitch
     number: int = 0  # of topics made so far
+    saved_ns: int = 0  # when the target had last saved its time, as it started
 
     @property
     def target(self) -> BrokerProcess:
@@ -69,13 +70,27 @@ class World:
         """Whether something acted at ``site`` since hits were last forgotten."""
         return any(hit.site == site for hit in self.switch.hits)
 
+    def start(self) -> None:
+        self.saved_ns = self._time_saved_ns()
+        self.target.start()
+
+    def _time_saved_ns(self) -> int:
+        try:
+            return (self.target.data_dir / "clock").stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     # -- afterwards
 
     def recover(self) -> None:
         """Switch failpoints off and start the target; writes go on, and it catches up."""
         self.switch.disarm()
         if self.is_down:
-            self.target.start()
+            self.start()
+        # Copies can be in sync before the clocks are compared, and no time is saved until then.
+        wait_until(
+            lambda: self._time_saved_ns() != self.saved_ns, timeout_s=HIT_S, what="a time is saved"
+        )
         self.load.goes_on(count=5)
         for topic, partitions in ((TOPIC, PARTITIONS), (KEPT, 1)):
             for partition in range(partitions):
@@ -168,7 +183,7 @@ def visit(world: World, step: Step, rules: Sequence[str], is_over: Callable[[], 
     step.down(world)
     world.switch.arm(armed)
     with suppress(BrokerUnavailableError):
-        world.target.start()
+        world.start()
         with suppress(TimeoutError):
             wait_until(lambda: is_over() or _is_back(world), timeout_s=HIT_S)
 
@@ -189,7 +204,7 @@ def _in_thread(act: Callable[[World], None], world: World, is_over: Callable[[],
             wait_until(lambda: is_over() or world.is_down or not thread.is_alive(), timeout_s=HIT_S)
         if world.is_down:
             world.switch.disarm()
-            world.target.start()  # what is asked of it waits for it
+            world.start()  # what is asked of it waits for it
     finally:
         world.cluster.heal()
         thread.join()
