@@ -400,6 +400,7 @@ async def test_another_incarnation_does_not_know_the_first_leader(
     state = h.partitions.state_of("T1", 0)
     assert state is not None
     assert state.leader is None
+    assert not h.hosted().is_current, "though its group has no term yet"
 
 
 @runs(hosting)
