@@ -1,4 +1,4 @@
-"""Sentences for described states: a table, from all is well to all is lost."""
+"""States and events of a cluster as sentences: ``raftlog explain``, ``raftlog cluster events``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from raftlog.client.descriptions import (
     TopicDiskUse,
     _partition_description,
 )
+from raftlog.clock import SystemClock
 from raftlog.protocol import records as wire
 from raftlog.types import TopicPartition
+from raftlog_cli.cluster import event_line, parse_since
 from raftlog_cli.explain import (
     explain_broker,
     explain_disk,
@@ -30,6 +32,12 @@ from raftlog_cli.explain import (
     explain_partition,
     explain_rebalance,
 )
+from tests.cli.conftest import Raftlog
+
+# -- sentences -------------------------------------------------------------------------------------
+
+# Sentences for described states: a table, from all is well to all is lost.
+
 
 NONE_DOWN: frozenset[int] = frozenset()
 
@@ -434,3 +442,50 @@ def test_an_open_transaction_holds_readers_back(stable: int, is_told: bool) -> N
     noted = [each for each in found if "raftlog txn list" in each]
     assert bool(noted) is is_told
     assert not noted or "stop at offset 7, 3 offsets before the end" in noted[0]
+
+
+# -- explain ---------------------------------------------------------------------------------------
+
+# ``raftlog explain``: wrong usage. What it says: ``test_explaining``, and ``test_cluster``.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["partition", "clicks"], 2),
+        (["broker", "x"], 2),
+        (["disk", "x"], 2),
+        (["lag", ""], 1),
+        (["lag", "g", "--bootstrap", "127.0.0.1:1"], 1),
+    ],
+)
+def test_wrong_usage_is_told(raftlog: Raftlog, arguments: list[str], status: int) -> None:
+    ran = raftlog("explain", *arguments)
+    assert (ran.status, ran.out) == (status, b"")
+    assert ran.err
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+# ``raftlog cluster events``: the text of an event, and the time that it starts from.
+
+
+def test_an_event_is_a_line() -> None:
+    elected = EventDescription(1_700_000_000_123, "leader-elected", "broker 2 leads", "t", 3, 2, 8)
+    assert event_line(elected) == (
+        "2023-11-14T22:13:20.123Z  leader-elected          t:3: broker 2 leads"
+    )
+    fenced = EventDescription(0, "broker-fenced", "broker 1 was fenced", broker=1)
+    assert event_line(fenced).endswith("broker-fenced           broker 1 was fenced")
+
+
+@pytest.mark.parametrize("text", ["@1700000000123", "1700000000123", "@2023-11-14T22:13:20.123Z"])
+def test_a_time_is_written_with_or_without_its_mark(text: str) -> None:
+    assert parse_since(text) == 1_700_000_000_123
+
+
+def test_a_relative_time_is_before_now() -> None:
+    now_ms = SystemClock().wall_ms()
+    assert 7_199_000 <= now_ms - parse_since("@-2h") <= 7_201_000
+    with pytest.raises(ValueError, match="ISO 8601"):
+        parse_since("@yesterday")

@@ -1,4 +1,4 @@
-"""Tests of raftlog_cli.main."""
+"""The command line as a whole: commands, errors, exit statuses, and how a command is ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from raftlog.errors import UnknownTopicError
 from raftlog_cli import main
+from raftlog_cli.main import STOP_SIGNALS, HeldInterrupt, Terminated, raise_on_signals, status_of
 from tests.cli.conftest import Raftlog
+
+# -- commands and errors ---------------------------------------------------------------------------
+
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -238,3 +242,59 @@ def test_the_shell_completes_commands_and_options(words: str, expected: set[str]
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert {line.partition(",")[2] for line in ran.stdout.splitlines()} == expected
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+# How a command is told to end.
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """What was there before stays."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_it_is_an_interrupt_with_a_status_of_its_own(number: int, status: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise_on_signals()
+    with pytest.raises(Terminated) as noted:
+        signal.raise_signal(number)
+    assert isinstance(noted.value, KeyboardInterrupt)
+    assert status_of(noted.value) == status
+
+
+@pytest.mark.usefixtures("handlers")
+def test_ctrl_c_has_its_own_status() -> None:
+    assert status_of(KeyboardInterrupt()) == 130
+
+
+@pytest.mark.usefixtures("handlers")
+def test_what_is_ignored_stays_ignored() -> None:
+    """As under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise_on_signals()
+    signal.raise_signal(signal.SIGHUP)
+    with HeldInterrupt() as held:
+        signal.raise_signal(signal.SIGHUP)
+        assert held.has_come is None
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_held_back_once(number: int) -> None:
+    raise_on_signals()
+    before = signal.getsignal(number)
+    with HeldInterrupt() as held:
+        assert held.has_come is None
+        signal.raise_signal(number)
+        assert held.has_come is not None
+        assert status_of(held.has_come) == 128 + number
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before

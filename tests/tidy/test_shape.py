@@ -16,12 +16,12 @@ UNFINISHED = re.compile(
 
 # Modules that no test imports, and the tests that cover them: through commands, brokers, processes.
 COVERED_BY = {
-    "cli/raftlog_cli/acl.py": "tests/cli/test_acl.py",
-    "cli/raftlog_cli/backup.py": "tests/cli/test_backup.py",
-    "cli/raftlog_cli/console/command.py": "tests/cli/console/test_command.py",
+    "cli/raftlog_cli/acl.py": "tests/cli/test_access.py",
+    "cli/raftlog_cli/backup.py": "tests/cli/test_copies.py",
+    "cli/raftlog_cli/console/command.py": "tests/cli/console/test_app.py",
     "cli/raftlog_cli/log.py": "tests/cli/test_log.py",
-    "cli/raftlog_cli/quota.py": "tests/cli/test_quota.py",
-    "cli/raftlog_cli/security.py": "tests/cli/test_security.py",
+    "cli/raftlog_cli/quota.py": "tests/cli/test_access.py",
+    "cli/raftlog_cli/security.py": "tests/cli/test_access.py",
     "cli/raftlog_cli/token.py": "tests/server/test_delegation_tokens.py",
     "cli/raftlog_cli/topic.py": "tests/cli/test_topic.py",
     "cli/raftlog_cli/user.py": "tests/cli/test_up.py",

@@ -1,4 +1,4 @@
-"""Pages of rules and users: of a fake cluster, and of a real one with authentication."""
+"""Who may do what on the console: requests that are refused, sessions, rules and users."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import pytest
 
 from raftlog import Admin, Consumer, TopicPartition, limits
 from raftlog.client.administration.security import AclDecision, UserListing
+from raftlog.client.settings import SECRET_FILE_VARIABLE
 from raftlog.clock import SystemClock
 from raftlog.config import BrokerConfig
-from raftlog.errors import AccessDeniedError, InvalidRequestError
+from raftlog.errors import AccessDeniedError, InvalidRequestError, RaftlogError
 from raftlog.security.acl import USER, Acl, AclFilter, Principal
 from raftlog.security.quota import QuotaEntity
 from raftlog.server.http.app import HttpUser
@@ -32,6 +33,135 @@ from raftlog_cli.console.pages import Pages
 from tests.cli.console.conftest import Browser, Consoles
 from tests.cli.console.test_app import ATTRIBUTE, MARKUP, check
 from tests.cli.console.test_pages import text_of
+from tests.server.harness import FakeClock
+
+# -- guard -----------------------------------------------------------------------------------------
+
+# Which requests are refused, and why.
+
+
+OWN = {"host": "127.0.0.1:9200", "origin": "http://127.0.0.1:9200"}
+FORM = {"token": "secret"}
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:9200", "localhost:9200", "LOCALHOST", "[::1]:9200", "127.9.9.9"]
+)
+def test_a_loopback_port_serves_loopback_names(host: str) -> None:
+    assert app.refusal(host, listens_on_loopback=True) == ""
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9200", "10.0.0.1"],
+)
+def test_a_loopback_port_refuses_names_that_a_site_may_point_to_it(host: str) -> None:
+    assert "loopback" in app.refusal(host, listens_on_loopback=True)
+    assert app.refusal(host, listens_on_loopback=False) == ""
+
+
+def test_a_change_from_its_own_page_is_accepted() -> None:
+    assert app.change_refusal(OWN, FORM, "secret", is_read_only=False) == ""
+    without_origin = {"host": "127.0.0.1:9200"}
+    assert app.change_refusal(without_origin, FORM, "secret", is_read_only=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "form", "is_read_only", "noted"),
+    [
+        (OWN, FORM, True, "read-only"),
+        (OWN, {}, False, "reload it"),
+        (OWN, {"token": "guess"}, False, "reload it"),
+        ({**OWN, "origin": "http://evil.example"}, FORM, False, "another site"),
+        ({**OWN, "origin": "null"}, FORM, False, "another site"),
+        ({**OWN, "origin": "http://127.0.0.1:9300"}, FORM, False, "another site"),
+        ({**OWN, "sec-fetch-site": "cross-site"}, FORM, False, "another site"),
+        ({**OWN, "sec-fetch-site": "same-site"}, FORM, False, "another site"),
+    ],
+)
+def test_other_changes_are_refused(
+    headers: dict[str, str], form: dict[str, str], is_read_only: bool, noted: str
+) -> None:
+    refused = app.change_refusal(headers, form, "secret", is_read_only=is_read_only)
+    assert noted in refused
+
+
+def test_the_policy_allows_no_inline_code() -> None:
+    policy = app.HEADERS["content-security-policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+
+
+def test_the_pages_of_a_topic_offer_what_the_user_may_change() -> None:
+    allowed = {("WRITE", "TOPIC", "clicks"), ("ALTER", "CLUSTER", "kafka-cluster")}
+
+    def rights(topic: str, *, is_read_only: bool = False) -> set[str]:
+        return {*app.rights(topic, lambda *asked: asked in allowed, is_read_only=is_read_only)}
+
+    assert rights("clicks") == {"WRITE", app.MOVE_LEADERS}
+    assert rights("orders") == {app.MOVE_LEADERS}
+    assert rights("clicks", is_read_only=True) == rights("") == set()
+    every = app.rights("__consumer_offsets", lambda *_asked: True, is_read_only=False)
+    assert every == {app.MOVE_LEADERS}  # clients change no internal topic
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+# Clients of the console's users: how many, for how long, and for whom.
+
+
+def user(name: str, password: str = "a password", host: str = "10.0.0.1") -> HttpUser:
+    return HttpUser(Principal(USER, name), host, "SCRAM-SHA-256", password)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def sessions(clock: FakeClock) -> Iterator[Sessions]:
+    made = Sessions("127.0.0.1:1", BrokerConfig(data_dir="."), clock)
+    yield made
+    made.close()
+
+
+def test_each_user_has_a_client(sessions: Sessions) -> None:
+    alice = sessions.of(user("alice"))
+    assert sessions.of(user("alice", host="10.0.0.2")) is alice
+    assert sessions.of(user("bob")) is not alice
+    assert sessions.of(user("alice", "another one")) is not alice
+    with pytest.raises(RaftlogError, match="closed"):
+        alice.admin.list_topics()
+    assert "a password" not in repr(alice)
+
+
+def test_users_do_not_act_with_the_secret_of_the_brokers_environment(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("the secret of the cluster")
+    monkeypatch.setenv(SECRET_FILE_VARIABLE, str(tmp_path / "secret"))
+    secrets = [sessions.of(each).admin._settings.operator_secret for each in (user("alice"), None)]
+    assert secrets == [b"", b""]
+
+
+def test_clients_are_few_and_end_when_they_are_idle(
+    sessions: Sessions, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONSOLE_USERS_MAX", 2)
+    alice, bob = sessions.of(user("alice")), sessions.of(user("bob"))
+    assert sessions.of(user("alice")) is alice
+    carol = sessions.of(user("carol"))
+    assert sessions.of(user("alice")) is alice
+    assert sessions.of(user("bob")) is not bob  # its client was used last before the others
+    clock.now_ms += int(1_000 * limits.CONSOLE_USER_IDLE_S)
+    assert sessions.of(user("carol")) is not carol
+
+
+# -- rules and users -------------------------------------------------------------------------------
+
+# Pages of rules and users: of a fake cluster, and of a real one with authentication.
+
 
 RULE = Acl("User:alice", "READ", "TOPIC", "clicks", host="10.0.0.1")
 PASSWORD = "correct horse battery"

@@ -1,4 +1,4 @@
-"""Requests to the console: files, refusals, changes, and what no page may contain."""
+"""The console as a whole: requests to it, and the command that finds it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import re
+import webbrowser
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,11 +19,19 @@ from raftlog import Admin, NewTopic, Producer, limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.testing import cluster
 from raftlog.testing.certificates import create
+from raftlog.testing.cluster import free_ports
 from raftlog_cli.console import app
 from raftlog_cli.console.app import FILES, FOLDER, Console
+from tests.cli.conftest import Raftlog
 from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
 pytestmark = pytest.mark.integration
+
+# -- requests --------------------------------------------------------------------------------------
+
+# Requests to the console: files, refusals, changes, and what no page may contain.
+
+
 SSL = {"security_protocol": "SSL"}
 PAGES = (
     *("/", "/broker?id=1", "/topics", "/new-topic", "/groups", "/transactions"),
@@ -289,3 +299,44 @@ def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:
     assert response.status_code == 503
     assert "The cluster does not respond" in response.text
     check(response.text)
+
+
+# -- command ---------------------------------------------------------------------------------------
+
+# `raftlog console`: which URL it finds.
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[int]:
+    """The HTTP port of a broker."""
+    (port,) = free_ports(1)
+    with cluster(brokers=1, settings={"http.listen": f"127.0.0.1:{port}"}):
+        yield port
+
+
+def test_the_url_of_a_broker_that_responds(
+    served: int, raftlog: Raftlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+    (down,) = free_ports(1)
+    brokers = [
+        {"id": n, "address": "127.0.0.1:1", "http": f"http://127.0.0.1:{port}"}
+        for n, port in enumerate((down, served))
+    ]
+    (tmp_path / "cluster.json").write_text(json.dumps({"brokers": brokers}))
+    url = f"http://127.0.0.1:{served}/"
+    assert raftlog("console", "--data-dir", tmp_path, "--no-browser", "--json").json == {"url": url}
+    assert opened == []
+    ran = raftlog("console", "--url", url)
+    assert (ran.status, ran.out.decode()) == (0, f"{url}\n")
+    assert opened == [url]
+
+
+def test_a_console_that_cannot_be_found(raftlog: Raftlog, tmp_path: Path) -> None:
+    ran = raftlog("console", "--data-dir", tmp_path, "--no-browser")
+    assert (ran.status, "Pass its --data-dir, or --url" in ran.err) == (1, True)
+    (down,) = free_ports(1)
+    ran = raftlog("console", "--url", f"http://127.0.0.1:{down}", "--no-browser")
+    assert (ran.status, "no broker responds" in ran.err) == (1, True)
+    assert raftlog("console", "--url", "file:///etc/passwd").status == 2
