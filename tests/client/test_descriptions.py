@@ -1,4 +1,4 @@
-"""Answers about topics and the cluster become plain values."""
+"""Answers of brokers and of the schema registry become plain values, or errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from raftlog.client.descriptions import (
     recovery_description,
     topic_description,
 )
+from raftlog.client.registry import path_of
+from raftlog.clock import SystemClock
 from raftlog.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
     NotLeaderError,
+    SchemaError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -48,6 +51,11 @@ from raftlog.testing import cluster
 from raftlog.types import TopicPartition
 from tests.client.world import FakeCluster, Peer
 from tests.client.world import run as run_fake
+from tests.server.harness import running
+
+# -- topics and the cluster ------------------------------------------------------------------------
+
+# Answers about topics and the cluster become plain values.
 
 
 def test_a_topic() -> None:
@@ -272,3 +280,25 @@ def test_producers_of_a_real_cluster(tmp_path: Path) -> None:
         assert named_id("x") >= 1 << 62
         with pytest.raises(UnknownTopicError):
             admin.describe_producers("no-such")
+
+
+# -- the schema registry ---------------------------------------------------------------------------
+
+# Calls of the schema registry by a client: answers, and errors with the registry's code.
+
+
+def test_answers_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = path_of("subjects", "a/b c", "versions")
+    assert path == "/subjects/a%2Fb%20c/versions"
+    with running(tmp_path, clock=SystemClock()) as broker, Admin(str(broker.address)) as admin:
+        assert admin.call_schema_registry("POST", path, {"schema": '"int"'}) == {"id": 1}
+        assert admin.call_schema_registry("GET", path + "/1/schema") == '"int"'
+        query = {"deleted": "true", "subjectPrefix": "a/"}
+        assert admin.call_schema_registry("GET", "/subjects", query=query) == ["a/b c"]
+        for call, code in ((("POST", path, {"schema": "{"}), 42201), (("GET", "/none"), 404)):
+            with pytest.raises(SchemaError) as caught:
+                admin.call_schema_registry(*call)
+            assert caught.value.registry_code == code
+        monkeypatch.setattr("raftlog.limits.SCHEMA_CALLS_WAITING_MAX", 0)
+        with pytest.raises(BrokerUnavailableError, match="SCHEMA_CALLS_WAITING_MAX"):
+            admin.call_schema_registry("GET", "/subjects")

@@ -1,4 +1,4 @@
-"""The asynchronous consumer, in virtual time."""
+"""Asynchronous clients: the consumer in virtual time, and the loop that a client belongs to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
+from raftlog.client.base import LoopBound
 from raftlog.errors import (
     ClosedError,
     ConnectionLostError,
@@ -26,6 +27,10 @@ from tests.client.test_fetcher import fill
 from tests.client.test_subscription import A, B
 from tests.client.world import FakeCluster, ignore, run
 from tests.running import runs
+
+# -- consumers -------------------------------------------------------------------------------------
+
+# The asynchronous consumer, in virtual time.
 
 
 def consumer_of(fake: FakeCluster, **settings: Any) -> AsyncConsumer:
@@ -329,3 +334,49 @@ def test_an_unclosed_one_warns_in_producer() -> None:
         run(test)
         gc.collect()
     assert [w.category for w in warned] == [ResourceWarning]
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+# Asynchronous clients belong to the loop that first uses them.
+
+
+class Client(LoopBound):
+    """The least that a client is."""
+
+    def __init__(self) -> None:
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loops.append(loop)
+
+    async def use(self) -> None:
+        self._bind()
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+def test_one_made_outside_a_loop_is_bound_by_its_first_use() -> None:
+    client = Client()
+
+    async def main() -> None:
+        await client.use()
+        await client.use()
+
+    asyncio.run(main())
+    assert len(client.loops) == 1
+
+
+def test_another_loop_is_refused_with_the_reason() -> None:
+    client = Client()
+    asyncio.run(client.use())
+    with pytest.raises(InvalidRequestError, match=r"this Client belongs to another event loop"):
+        asyncio.run(client.use())
+
+
+def test_a_closed_one_says_so() -> None:
+    client = Client()
+    asyncio.run(client.close())
+    with pytest.raises(ClosedError, match="Client was closed"):
+        asyncio.run(client.use())

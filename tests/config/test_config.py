@@ -1,4 +1,4 @@
-"""Broker settings from TOML and from the command line."""
+"""Settings: addresses, tables of settings, and those of brokers and topics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,193 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog.config import BROKER_KEYS, Address, BrokerConfig, Voter, parse_voters
+from raftlog.config import (
+    BROKER_KEYS,
+    TOPIC_KEYS,
+    Address,
+    BrokerConfig,
+    TopicConfig,
+    Voter,
+    parse_address,
+    parse_voters,
+)
+from raftlog.config.address import Watermark, apply_rules, parse_principal_rules, parse_watermark
 from raftlog.config.broker import check_exposure, show_voters
+from raftlog.config.keys import HIDDEN, INT64_MAX, ConfigKey, hidden, number, parse, word
 from raftlog.errors import InvalidConfigError
+
+# -- address ---------------------------------------------------------------------------------------
+
+# host:port: read, written, refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9100", Address("127.0.0.1", 9100)),
+        ("logs.example:0", Address("logs.example", 0)),
+        ("[::1]:65535", Address("::1", 65_535)),
+    ],
+)
+def test_an_address_is_read_and_written_alike(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "HOST:PORT"),
+        ("9100", "HOST:PORT"),
+        (":9100", "HOST:PORT"),
+        ("host:", "port number"),
+        ("host:port", "port number"),
+        ("host:-1", "port number"),
+        ("host:65536", "port number"),
+        ("host:٣", "port number"),
+        ("::1:9100", "brackets"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_reason(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [("127.0.0.1", True), ("::1", True), ("LocalHost", True), ("0.0.0.0", False), ("a", False)],
+)
+def test_loopback_addresses_are_known(host: str, is_loopback: bool) -> None:
+    assert Address(host, 1).is_loopback == is_loopback
+
+
+# -- principal rules -------------------------------------------------------------------------------
+#
+# Rules for names of certificates: which texts are rules.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "DEFAULT", "RULE:a/b/", "RULE:a/b/L,DEFAULT", r"RULE:a\/b/c\/d/U,RULE:^x{1,2}$/$0/"],
+)
+def test_a_text_is_kept(text: str) -> None:
+    config = BrokerConfig.from_text({"ssl.principal.mapping.rules": text})
+    assert config.to_text()["ssl.principal.mapping.rules"] == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "default",
+            "RULE:a/b",
+            "RULE:a",
+            "RULE:(/b/",
+            "RULE:a/$1/",
+            "RULE:a/b/X",
+            "DEFAULT DEFAULT",
+        ),
+        "RULE:a/" + "b" * limits.PRINCIPAL_RULES_CHARS_MAX + "/",
+    ],
+)
+def test_other_texts_are_rejected(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"ssl\.principal\.mapping\.rules"):
+        BrokerConfig.from_text({"ssl.principal.mapping.rules": text})
+
+
+def test_slashes_and_dollars_are_escaped() -> None:
+    rules = parse_principal_rules(r"RULE:CN=a\/(b)/x\/$1\$1/")
+    assert apply_rules(rules, "CN=a/b") == "x/b$1"
+
+
+# -- watermark -------------------------------------------------------------------------------------
+#
+# A watermark of free disk space as text, and what it comes to on a disk.
+
+
+@pytest.mark.parametrize(
+    ("text", "disk_bytes", "free_bytes"),
+    [
+        ("5%", 1_000, 50),
+        ("70", 1_000, 70),
+        ("5%,70", 1_000, 50),
+        ("70, 5%", 10_000, 70),
+        ("0", 1_000, 0),
+        ("0%,70", 1_000, 0),
+    ],
+)
+def test_the_smaller_one_counts(text: str, disk_bytes: int, free_bytes: int) -> None:
+    watermark = parse_watermark(text)
+    assert watermark.free_bytes(disk_bytes) == free_bytes
+    assert parse_watermark(str(watermark)) == watermark
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%", "91%", "5%,6%", "1,2", "-1", "1.5%", "1 GiB", "²", "9" * 20, "9" * 19 + "9"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"disk\.watermark\.producers="):
+        BrokerConfig.from_text({"disk.watermark.producers": text})
+
+
+def test_none_is_no_watermark() -> None:
+    assert Watermark().free_bytes(1_000) == 0
+
+
+# -- tables of settings ----------------------------------------------------------------------------
+
+# A table of settings: text in, typed values out, and errors that name the setting.
+
+
+KEYS = (
+    number("size.bytes", 10, 1, 100, "bytes", "A size."),
+    number("age.ms", 5, -1, INT64_MAX, "ms", "An age."),
+    word("kind", "a", ("a", "b"), "A kind."),
+)
+
+
+def test_values_are_typed_and_named_as_fields() -> None:
+    values = parse(KEYS, {"size.bytes": "7", "kind": "b"}, what="test")
+    assert values == {"size_bytes": 7, "kind": "b"}
+
+
+def refuse(text: str) -> str:
+    raise ValueError("it is refused")
+
+
+def test_a_secret_is_in_no_message() -> None:
+    keys = (ConfigKey("secret", "", refuse, "text", "A secret.", show=hidden), KEYS[0])
+    assert [key.is_secret for key in keys] == [True, False]
+    with pytest.raises(InvalidConfigError) as caught:
+        parse(keys, {"secret": "sesame"}, what="test")
+    assert str(caught.value) == "secret=(hidden) is refused (it is refused). Accepted: text"
+
+
+def test_a_dump_shows_that_there_is_a_secret() -> None:
+    assert hidden("sesame") == HIDDEN
+    assert hidden("") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("size", "1", "'size' is not a test setting. Settings: age.ms, kind, size.bytes"),
+        ("size.bytes", "0", "size.bytes=0 .* 1 to 100"),
+        ("size.bytes", "many", r"\(not a whole number\). Accepted: bytes, 1 to 100"),
+        ("size.bytes", "1e3", "1 to 100"),
+        ("age.ms", "-2", r"2\^63-1"),
+        ("kind", "c", "a or b"),
+    ],
+)
+def test_errors_name_the_setting_and_what_it_takes(name: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        parse(KEYS, {name: text}, what="test")
+
+
+# -- settings of brokers ---------------------------------------------------------------------------
+
+# Broker settings from TOML and from the command line.
+
 
 TLS = {"tls.certificate.file": "c", "tls.key.file": "k"}
 AUTHENTICATED = {"authentication.required": "true", "voters": "1@h:1"}
@@ -289,3 +473,48 @@ def test_what_is_written_is_read_alike(ports: dict[int, int]) -> None:
 def test_what_is_no_list_of_voters_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_voters(text)
+
+
+# -- settings of topics ----------------------------------------------------------------------------
+
+# Topic settings: Kafka's defaults, and text both ways.
+
+
+def test_defaults_of_topics_survive_a_round_trip_through_text() -> None:
+    text = TopicConfig().to_text()
+    assert set(text) == {key.name for key in TOPIC_KEYS}
+    assert TopicConfig.from_text(text) == TopicConfig()
+
+
+def test_an_override_changes_one_setting() -> None:
+    config = TopicConfig.from_text({"retention.ms": "5"})
+    assert config.retention_ms == 5
+    assert config == TopicConfig(retention_ms=5)
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"retention\.hours"):
+        TopicConfig.from_text({"retention.hours": "5"})
+
+
+@pytest.mark.parametrize(
+    ("text", "replication_factor", "minimum"),
+    [("0", 1, 1), ("0", 2, 1), ("0", 3, 2), ("0", 5, 2), ("1", 3, 1), ("3", 3, 3)],
+)
+def test_min_insync_replicas_follows_the_replication_factor(
+    text: str, replication_factor: int, minimum: int
+) -> None:
+    config = TopicConfig.from_text({"min.insync.replicas": text})
+    assert config.effective_min_isr(replication_factor) == minimum
+
+
+def test_min_insync_replicas_has_a_range() -> None:
+    for text in ("-1", "16"):
+        with pytest.raises(InvalidConfigError, match="0 to 15"):
+            TopicConfig.from_text({"min.insync.replicas": text})
+
+
+def test_every_setting_of_topics_says_what_it_is_for_and_what_it_takes() -> None:
+    for key in TOPIC_KEYS:
+        assert key.help.endswith("."), key.name
+        assert key.accepts, key.name
