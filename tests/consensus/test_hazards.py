@@ -1,8 +1,4 @@
-"""The hazards of PySyncObj that lose or corrupt what was agreed, 1 to 13: each is closed.
-
-Numbers and names are those of the library's hazard table in docs/internals. Where it is cheap, the
-same test shows that the library as it is released does fail. The rest: test_hazards_liveness.
-"""
+"""The hazards of PySyncObj that lose or corrupt what was agreed, 1 to 13: each is closed."""
 
 from __future__ import annotations
 
@@ -16,9 +12,17 @@ from typing import Any, Final
 import msgpack
 import pysyncobj.pickle
 import pytest
+from pysyncobj import SyncObj
 from pysyncobj.node import Node
 
-from raftlog.consensus import Applied, CommandFailed, ConsensusSettings, NotProposed, transport
+from raftlog.consensus import (
+    Applied,
+    CommandFailed,
+    ConsensusSettings,
+    NotProposed,
+    selftest,
+    transport,
+)
 from raftlog.consensus.raft_group import CANDIDATE, FOLLOWER, LEADER, VOID, RaftGroup
 from raftlog.consensus.settings import APPEND_BYTES, WINDOW_ENTRIES
 from raftlog.consensus.transport import (
@@ -32,7 +36,7 @@ from raftlog.consensus.transport import (
 from raftlog.errors import DamagedJournalError, DiskFullError, StorageFailedError
 from raftlog.limits import MIB
 from raftlog.testing.disk import Fault, Stopped
-from tests.consensus import stock_schedules as stock
+from tests.consensus import stock
 from tests.consensus.harness import GROUP, PATH, Broker, ListMachine, Network, kinds
 from tests.consensus.hazards import (
     breaks_stock,
@@ -46,6 +50,8 @@ from tests.consensus.hazards import (
 )
 from tests.consensus.journals import disk_of, fill_group, open_journal, task_of
 from tests.consensus.voter import Voter, command
+
+# -- the hazards -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -947,3 +953,58 @@ def test_the_first_entry_is_the_librarys_and_does_nothing() -> None:
     assert {entries(broker)[0] for broker in network.brokers.values()} == {(bytes([NO_OP]), 1, 0)}
     assert all(broker.commands() == [] for broker in network.brokers.values())
     assert isinstance(network.leader().propose(bytes(60_001))[0], NotProposed)
+
+
+# -- the library -----------------------------------------------------------------------------------
+
+# That a library that is not the one relied on is found.
+
+
+def faults(library: type = SyncObj, group: type = RaftGroup, version: str = "0.3.17") -> str:
+    return "; ".join(selftest._faults(library, group, version))
+
+
+def test_this_library_passes() -> None:
+    selftest.check()
+    assert not faults()
+
+
+def test_another_version_is_refused() -> None:
+    assert "version 0.3.18" in faults(version="0.3.18")
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    class Renamed(RaftGroup):  # type: ignore[misc]
+        def step(self, now: float) -> None:
+            self._SyncObj__onTock()
+
+    assert "it has no onTock" in faults(group=Renamed)
+
+
+def test_all_private_names_in_use_are_looked_at() -> None:
+    names = set(selftest.names_in(RaftGroup))
+    assert "_SyncObj__onBecomeLeader" in names, "overridden"
+    assert "_SyncObj__raftMatchIndex" in names, "used"
+    assert "_SyncObj__raftState" in names, "used in a property"
+
+
+def test_changed_arguments_are_found() -> None:
+    class Changed(RaftGroup):  # type: ignore[misc]
+        def _SyncObj__setState(self) -> None:  # noqa: N802
+            pass
+
+    assert "setState takes other arguments" in faults(group=Changed)
+
+
+def test_a_library_that_behaves_differently_is_found() -> None:
+    class Eager(RaftGroup):  # type: ignore[misc]
+        def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+            self._SyncObj__raftCommitIndex = self._log.last_index
+            super()._onTick(timeToWait)
+
+    assert "one of two voters is not a majority" in faults(group=Eager)
+
+
+def test_the_error_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"onTick.*Install pysyncobj==0\.3\.17"):
+        selftest._complain(["it has no onTick"])

@@ -38,7 +38,7 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from raftlog.types import TopicPartition
-from tests.consumer_groups.states import check_invariants, compacted, groups_of, replayed, written
+from tests.consumer_groups.scene import check_invariants, compacted, groups_of, replayed, written
 
 GROUP = "g"
 SESSION_MS = 10_000

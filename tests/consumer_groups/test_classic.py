@@ -39,9 +39,16 @@ from raftlog.errors import (
     UnknownMemberError,
 )
 from raftlog.testing.kafka_wire import assignment, subscription
-from tests.consumer_groups.classic_scene import ClassicScene
-from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS
-from tests.consumer_groups.states import check_invariants, compacted, groups_of, replayed
+from tests.consumer_groups.scene import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    ClassicScene,
+    check_invariants,
+    compacted,
+    groups_of,
+    replayed,
+)
 
 SESSION_S, REBALANCE_S = SESSION_MS / 1_000, REBALANCE_MS / 1_000
 

@@ -43,9 +43,7 @@ from raftlog.errors import (
 from raftlog.protocol import records
 from raftlog.testing.kafka_wire import assignment
 from raftlog.types import TopicPartition
-from tests.consumer_groups.classic_scene import ClassicScene
-from tests.consumer_groups.scene import GROUP, Scene, share
-from tests.consumer_groups.states import groups_of
+from tests.consumer_groups.scene import GROUP, ClassicScene, Scene, groups_of, share
 
 
 def held(scene: Scene) -> dict[str, set[int]]:

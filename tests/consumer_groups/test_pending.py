@@ -29,9 +29,7 @@ from raftlog.errors import (
 )
 from raftlog.transactions.values import Marker
 from raftlog.types import TopicPartition
-from tests.consumer_groups.classic_scene import ClassicScene
-from tests.consumer_groups.scene import GROUP
-from tests.consumer_groups.states import compacted, groups_of, replayed, written
+from tests.consumer_groups.scene import GROUP, ClassicScene, compacted, groups_of, replayed, written
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 PRODUCER, OTHER = 77, 78

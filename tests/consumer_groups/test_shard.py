@@ -51,8 +51,18 @@ from raftlog.errors import (
 )
 from raftlog.record.key_hash import POSITIVE, partition_of_key
 from raftlog.types import TopicPartition
-from tests.consumer_groups.scene import GROUP, REBALANCE_MS, SESSION_MS, Scene, share, topics_of
-from tests.consumer_groups.states import check_invariants, groups_of, replayed, written
+from tests.consumer_groups.scene import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    Scene,
+    check_invariants,
+    groups_of,
+    replayed,
+    share,
+    topics_of,
+    written,
+)
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
