@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.replication.partition_node import Answer, Fetch, Message, Node
-from tests.replication.partition_world import World
+from tests.replication.partition_world import Answer, Fetch, Message, Node, World
 
 
 class CountsOldFetches(World):

@@ -82,7 +82,7 @@ from raftlog.replication.placement import Target
 from raftlog.security.acl import Acl
 from raftlog.security.credentials import DelegationToken, ScramCredential, of_salted_password
 from raftlog.security.quota import QuotaEntity
-from tests.replication.clusters import (
+from tests.replication.samples import (
     cluster,
     create,
     done,

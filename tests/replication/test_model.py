@@ -37,8 +37,7 @@ from tests.replication.partition_mutants import (
     LeadsOnAnyDisk,
     ObeysOldAnswers,
 )
-from tests.replication.partition_oracle import Oracle
-from tests.replication.partition_world import World
+from tests.replication.partition_world import Oracle, World
 
 STEPS = 400
 SEEDS_FOR_A_MUTANT = 3_000

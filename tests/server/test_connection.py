@@ -1,4 +1,4 @@
-"""One connection cannot take more than its share: of memory, of requests, of time."""
+"""One connection: the choice of its protocol, and its share of a broker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ import pytest
 from raftlog import limits
 from raftlog.config import Address
 from raftlog.errors import BrokerUnavailableError
+from raftlog.kafka import api as kafka_apis
+from raftlog.kafka.connection import KafkaConnectionState, KafkaRequest
 from raftlog.protocol import api as apis
-from raftlog.protocol.connection import FRAME, MAGIC, FrameReader, encode_request
+from raftlog.protocol.connection import (
+    FRAME,
+    MAGIC,
+    Broken,
+    FrameReader,
+    Request,
+    ServerConnectionState,
+    encode_request,
+)
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.protocol.records import (
     FetchPartition,
@@ -23,9 +33,10 @@ from raftlog.protocol.records import (
     ProducePartition,
     ProduceRequest,
 )
-from raftlog.protocol.security import Dialling
+from raftlog.protocol.security import ApiVersionsRequest, Dialling
 from raftlog.server import connection
-from raftlog.server.connection import REFUSALS_LOGGED_MAX, address_of, bind
+from raftlog.server.connection import REFUSALS_LOGGED_MAX, Event, ProtocolChoice, address_of, bind
+from raftlog.testing.kafka_wire import request
 from tests.server.harness import (
     TIMEOUT_S,
     Client,
@@ -35,6 +46,71 @@ from tests.server.harness import (
     closed_by_peer,
     running,
 )
+
+# -- the choice of the protocol --------------------------------------------------------------------
+
+# The choice of a connection's protocol, wherever its first bytes are cut.
+
+
+NATIVE = b"".join(encode_request(1, version=0, correlation_id=1, message=ApiVersionsRequest()))
+KAFKA = request(kafka_apis.API_VERSIONS, 0)
+
+
+class Chooser:
+    """A connection as far as the choice knows it."""
+
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(65536))
+        self.state: ProtocolChoice | ServerConnectionState | KafkaConnectionState = ProtocolChoice(
+            1 << 20, self.scratch, self.chosen
+        )
+
+    def chosen(self, *, is_kafka: bool) -> ServerConnectionState | KafkaConnectionState:
+        kind = KafkaConnectionState if is_kafka else ServerConnectionState
+        self.state = state = kind(1 << 20, scratch=self.scratch)
+        return state
+
+    def feed(self, data: bytes) -> list[Event]:
+        buffer = self.state.get_buffer()
+        buffer[: len(data)] = data
+        return list(self.state.received(len(data)))
+
+
+@pytest.mark.parametrize(("data", "kind"), [(NATIVE, Request), (KAFKA, KafkaRequest)])
+def test_the_first_request_arrives_wherever_it_is_cut(data: bytes, kind: type) -> None:
+    for cut in range(1, len(data)):
+        chooser = Chooser()
+        events = chooser.feed(data[:cut])
+        assert not events
+        assert chooser.state.in_frame
+        (event,) = chooser.feed(data[cut:])
+        assert isinstance(event, kind)
+
+
+def test_one_byte_at_a_time() -> None:
+    chooser = Chooser()
+    events = [event for byte in KAFKA for event in chooser.feed(bytes([byte]))]
+    assert len(events) == 1
+
+
+def test_noise_gets_the_answer_of_raftlogs_protocol() -> None:
+    (event,) = Chooser().feed(b"GET / HTTP/1.1\r\n\r\n")
+    assert isinstance(event, Broken)
+    assert event.farewell
+
+
+def test_a_stream_that_ends_before_the_choice() -> None:
+    chooser = Chooser()
+    assert chooser.state.end_of_stream() is None
+    chooser.feed(b"\0\0")
+    assert chooser.state.end_of_stream() is not None
+    assert isinstance(chooser.state, ServerConnectionState)
+
+
+# -- shares ----------------------------------------------------------------------------------------
+
+# One connection cannot take more than its share: of memory, of requests, of time.
+
 
 VALUE = b"v" * 500_000
 

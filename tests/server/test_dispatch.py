@@ -1,4 +1,4 @@
-"""A handler that fails hurts nobody but the one who asked."""
+"""Requests and their handlers: failures, and outcomes of parts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ from raftlog.protocol.records import (
 )
 from raftlog.protocol.schema import Message
 from raftlog.server import dispatch
+from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply, check_once
 from raftlog.server.metrics import Counters
 from tests.server.harness import Client, RunningBroker, batch_of
+
+# -- handlers --------------------------------------------------------------------------------------
+
+# A handler that fails hurts nobody but the one who asked.
+
 
 QUERY = ListOffsetsRequest(queries=[OffsetQuery(topic="t", partition=0, at="latest")])
 
@@ -208,3 +214,39 @@ def test_it_knows_whether_anybody_waits(connection: FakeConnection) -> None:
     assert reply.is_wanted
     connection.is_closed = True
     assert not reply.is_wanted
+
+
+# -- outcomes --------------------------------------------------------------------------------------
+
+# Outcomes of the parts of a request.
+
+
+def test_they_are_complete_once_in_order() -> None:
+    found: list[list[str]] = []
+    outcomes: Outcomes[str] = Outcomes(3, found.append)
+    outcomes.resolve(2, "c")
+    outcomes.resolve(0, "a")
+    assert (found, outcomes.missing) == ([], [1])
+    outcomes.resolve(1, "b")
+    assert found == [["a", "b", "c"]]
+
+
+def test_a_part_has_one_outcome() -> None:
+    outcomes: Outcomes[str] = Outcomes(2, print)
+    outcomes.resolve(0, "a")
+    with pytest.raises(AssertionError):
+        outcomes.resolve(0, "b")
+
+
+def test_a_part_can_have_the_outcome_none() -> None:
+    found: list[list[str | None]] = []
+    outcomes: Outcomes[str | None] = Outcomes(2, found.append)
+    outcomes.resolve(1, "b")
+    outcomes.resolve(0, None)
+    assert found == [[None, "b"]]
+
+
+def test_without_parts_it_is_complete_at_once() -> None:
+    found: list[list[str]] = []
+    Outcomes(0, found.append)
+    assert found == [[]]

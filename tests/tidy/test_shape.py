@@ -31,7 +31,7 @@ COVERED_BY = {
     "raftlog/kafka_names.py": "tests/test_types.py",
     "raftlog/scanning.py": "tests/test_scanning.py",
     "raftlog/server/access/admission.py": "tests/server/test_authentication.py",
-    "raftlog/server/apis/metadata.py": "tests/server/apis/test_metadata.py",
+    "raftlog/server/apis/metadata.py": "tests/server/apis/test_topics.py",
     "raftlog/record/codec.py": "tests/record/test_encoder.py",
     "raftlog/server/kafka/group_offsets.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/groups.py": "tests/kafka/clients/test_groups.py",

@@ -1,4 +1,4 @@
-"""A client of the broker, as access rules see it."""
+"""A client of the broker as access rules see it, and the admission of its requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from raftlog import limits
 from raftlog.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -17,14 +18,20 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol import security
+from raftlog.protocol.records import ListOffsetsRequest, OffsetQuery
 from raftlog.replication.cluster_commands import AlterQuotas, CreateAcls, DeleteAcls, QuotaChange
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.security.acl import Acl, Principal
 from raftlog.security.producer_ids import named_id, owned_id
 from raftlog.security.quota import QuotaEntity
 from raftlog.server.access.control import AccessControl, Caller
-from tests.server.access.acting import access_of, acting, guarded
-from tests.server.harness import RunningBroker
+from tests.server.access.acting import access_of, acting, allowing, guarded
+from tests.server.harness import RunningBroker, error_of
+
+# -- clients ---------------------------------------------------------------------------------------
+
+# A client of the broker, as access rules see it.
+
 
 ALICE = Principal("User", "alice")
 
@@ -149,3 +156,35 @@ def test_a_refused_change_changes_nothing(broker: RunningBroker) -> None:
     with pytest.raises(InvalidRequestError):
         broker.await_(authority.propose(bad))
     assert not authority.machine.acls
+
+
+# -- admission -------------------------------------------------------------------------------------
+
+# Admission of requests, before their handlers.
+
+
+def test_a_request_with_many_topics_does_not_hold_the_loop(broker: RunningBroker) -> None:
+    """It takes as many steps that other connections can run in between."""
+    access_of(broker).is_enforced = True
+    count = limits.PARTITIONS_PER_REQUEST_MAX
+    queries = [OffsetQuery(topic=f"t{n}", partition=0, at="latest") for n in range(count)]
+    turns = broker.broker.connections.turns
+    with (
+        allowing(broker, Acl("User:alice", "DESCRIBE", "TOPIC", "t7")),
+        acting(broker, "alice") as alice,
+    ):
+        asked, has_time = 0, turns.has_time
+
+        def counted() -> bool:
+            nonlocal asked
+            asked += 1
+            return has_time()
+
+        turns.has_time = counted  # type: ignore[method-assign]
+        answers = alice.ask(apis.LIST_OFFSETS, ListOffsetsRequest(queries=queries)).answers
+    assert asked >= count / 256
+    assert [answer.topic for answer in answers] == [query.topic for query in queries]
+    denied = [
+        answer for answer in answers if isinstance(error_of(answer), TopicAuthorizationFailedError)
+    ]
+    assert len(denied) == count - 1

@@ -1,4 +1,4 @@
-"""Delete records: the log's start moves, durably, and no further than what is committed."""
+"""What a client learns first, and deletion of records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from raftlog import Admin, limits
-from raftlog.config import TopicConfig
+from raftlog.config import Address, TopicConfig
 from raftlog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -35,6 +35,8 @@ from raftlog.protocol.records import (
     DeleteTopicsRequest,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
     RecordsToDelete,
     TopicDescription,
     TopicsResponse,
@@ -43,6 +45,7 @@ from raftlog.protocol.records import (
     TopicToExtend,
 )
 from raftlog.protocol.schema import PartitionRange
+from raftlog.protocol.security import ApiVersionsRequest, ApiVersionsResponse
 from raftlog.server.apis.topics import (
     DELETE_SECONDS_MAX,
     Changed,
@@ -51,6 +54,7 @@ from raftlog.server.apis.topics import (
     handle_delete_records,
 )
 from raftlog.server.context import BrokerContext
+from raftlog.server.dispatch import HANDLERS
 from tests.running import runs
 from tests.server.cluster.fake import FakeReply, Scene, play, state_of, write
 from tests.server.harness import (
@@ -62,6 +66,84 @@ from tests.server.harness import (
     only,
     running,
 )
+
+# -- API versions ----------------------------------------------------------------------------------
+
+# API versions: what a client learns first.
+
+
+def test_every_api_is_named_and_served(broker: RunningBroker, client: Client) -> None:
+    answer: ApiVersionsResponse = client.ask(apis.API_VERSIONS, ApiVersionsRequest())
+    assert {spoken.api for spoken in answer.apis} == set(apis.APIS) == set(HANDLERS)
+    assert answer.broker_id == 1
+    assert answer.cluster_id
+    assert answer.broker_software.startswith("raftlog")
+
+
+# -- metadata --------------------------------------------------------------------------------------
+#
+# Metadata: brokers, topics, and where clients are told to connect.
+
+
+def ask(client: Client, topics: list[str] | None = None) -> MetadataResponse:
+    answer: MetadataResponse = client.ask(apis.METADATA, MetadataRequest(topics=topics))
+    return answer
+
+
+def test_the_broker_names_the_address_it_listens_on(broker: RunningBroker, client: Client) -> None:
+    info = only(ask(client).brokers)
+    assert (info.id, info.host, info.port) == (1, *broker.address)
+    assert info.rack is None
+
+
+def test_an_advertised_address_and_a_rack(tmp_path: Path) -> None:
+    settings = {"advertised_listen": "logs.example:9100", "rack": "north", "id": "7"}
+    with running(tmp_path, **settings) as broker, broker.client() as client:
+        info = only(ask(client).brokers)
+        assert (info.id, info.host, info.port, info.rack) == (7, "logs.example", 9100, "north")
+
+
+def test_who_listens_everywhere_is_found_where_the_client_found_it(tmp_path: Path) -> None:
+    with running(tmp_path, listen="0.0.0.0:0") as broker:
+        for host in ("127.0.0.1", "127.0.0.2"):
+            with Client(Address(host, broker.address.port)) as client:
+                info = only(ask(client).brokers)
+                assert (info.host, info.port) == (host, broker.address.port)
+
+
+def test_all_topics_or_those_asked_for(client: Client) -> None:
+    client.create("b", partitions=2, max_message_bytes="5000")
+    client.create("a", message_timestamp_type="LogAppendTime")
+    topics = ask(client).topics
+    assert [topic.name for topic in topics] == ["a", "b"]
+    assert [topic.timestamp_type for topic in topics] == ["LogAppendTime", "CreateTime"]
+    assert topics[1].max_message_bytes == 5_000
+    assert [(p.partition, p.leader, p.isr) for p in topics[1].partitions] == [
+        (0, 1, [1]),
+        (1, 1, [1]),
+    ]
+    span = PartitionRange(start=1, count=9)
+    request = MetadataRequest(topics=["b"], span=span)
+    (part,) = client.ask(apis.METADATA, request).topics
+    assert part.partitions == topics[1].partitions[1:]
+    assert ask(client, []).topics == []
+    named = ask(client, ["b", "nope", "a/b"]).topics
+    assert named[0] == topics[1]
+    assert isinstance(error_of(named[1]), UnknownTopicError)
+    assert isinstance(error_of(named[2]), InvalidTopicError)
+
+
+def test_cluster_id_outlives_a_restart(tmp_path: Path) -> None:
+    seen = set()
+    for _ in range(2):
+        with running(tmp_path) as broker, broker.client() as client:
+            seen.add(ask(client).cluster_id)
+    assert len(seen) == 1
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+# Delete records: the log's start moves, durably, and no further than what is committed.
 
 
 def delete(client: Client, before: int, *, topic: str = "t", partition: int = 0) -> DeletedRecords:

@@ -1,19 +1,33 @@
-"""A broker among others, as a whole: real brokers on a simulated network, in virtual time."""
+"""Whole brokers on a simulated network, in virtual time: among others, and while replicas move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from raftlog.client.administration.admin import AsyncAdmin
-from raftlog.errors import ClusterNotReadyError, UnknownTopicError
-from raftlog.server.cluster.elections import HostedPartition
+from raftlog.errors import (
+    ClusterNotReadyError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    RefusedError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftlog.protocol.cluster import PartitionMove, ReassignRequest, ThrottleMovesRequest
+from raftlog.server.cluster.elections import HostedPartition, raft_id
 from raftlog.server.cluster.node import POLL_SECONDS, ClusterNode
+from raftlog.testing.simulator.scenario import dump
 from raftlog.testing.simulator.world import DATA_DIRECTORY, ClientMachine, World
-from raftlog.types import NewTopic
+from raftlog.types import NewTopic, TopicPartition
 from tests.consensus.journals import block_ends
-from tests.server.cluster.simulated import Cluster
+from tests.server.cluster.simulated import Cluster, growing_world, on, operations
+
+# -- brokers ---------------------------------------------------------------------------------------
+
+# A broker among others, as a whole: real brokers on a simulated network, in virtual time.
 
 
 @pytest.fixture
@@ -320,3 +334,282 @@ def test_a_broker_that_stopped_or_lost_its_power_has_lost_nothing(cluster: Clust
         assert heard.boot == 2
         assert heard.sequence > 0
         assert not any(status.refusal for status in cluster.node(number).links.status())
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+# Moves of replicas in a running cluster: copies, votes, leadership, and crashes between them.
+
+
+RECORDS = [b"%d" % number for number in range(20)]
+
+
+@pytest.fixture
+def moving_cluster() -> Iterator[Cluster]:
+    with World(5, brokers=5) as world:
+        yield Cluster(world)
+
+
+def move(cluster: Cluster, *replicas: int, node: int = 1, **facts: Any) -> dict[int, list[int]]:
+    """What moves, after partition 0 was asked to have these replicas."""
+    wanted = facts.pop("partition", 0), list(replicas), facts.pop("before", [])
+    part = PartitionMove(partition=wanted[0], replicas=wanted[1], before=wanted[2])
+    return ask(cluster, node, moves=[part], **facts)
+
+
+def cancel(cluster: Cluster, node: int = 1) -> dict[int, list[int]]:
+    return ask(cluster, node, cancel=True)
+
+
+def ask(cluster: Cluster, node: int, **facts: Any) -> dict[int, list[int]]:
+    request = ReassignRequest(**{"topic": "t", **facts})
+    answer = on(cluster, node, operations(cluster, node).reassign(request))
+    return {move.partition: move.replicas for move in answer.moving}
+
+
+def target(cluster: Cluster, node: int = 1) -> tuple[int, ...] | None:
+    held = cluster.node(node).machine.topics["t"].partitions[0].target
+    return None if held is None else held.replicas
+
+
+def copies(cluster: Cluster) -> set[int]:
+    """The brokers whose disks have a copy."""
+    return {
+        machine.broker_id
+        for machine in cluster.world.brokers
+        if dump(machine, TopicPartition("t", 0)) is not None
+    }
+
+
+def until_moved(cluster: Cluster, *replicas: int, node: int = 1) -> None:
+    cluster.until(lambda: "t" in cluster.node(node).machine.topics)
+    cluster.until(lambda: target(cluster, node) is None)
+    cluster.until(lambda: copies(cluster) == set(replicas))
+    cluster.until(lambda: cluster.state(node).replicas == replicas)
+
+
+def voters(cluster: Cluster, node: int) -> set[int]:
+    record = cluster.node(node).machine.topics["t"]
+    return set(cluster.node(node).plane.status(raft_id(record.id, 0)).voters)
+
+
+def begin(cluster: Cluster, copies: int) -> tuple[int, ...]:
+    cluster.create(copies=copies)
+    cluster.send(*RECORDS)
+    return cluster.node(1).machine.topics["t"].partitions[0].replicas
+
+
+def others(*replicas: int) -> list[int]:
+    return [broker for broker in range(1, 6) if broker not in replicas]
+
+
+def test_all_replicas_move_and_every_record_is_there(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 2)
+    after = tuple(others(*before)[:2])
+    assert move(moving_cluster, *after) == {0: list(after)}
+    until_moved(moving_cluster, *after)
+    assert moving_cluster.read(len(RECORDS)) == RECORDS
+    moving_cluster.send(b"more")
+    moving_cluster.until(lambda: len(voters(moving_cluster, after[0])) == 3)
+    state = moving_cluster.state(after[0])
+    assert voters(moving_cluster, after[0]) == {*state.replicas, *state.witnesses}
+    assert state.leader in after
+    for former in before:
+        assert moving_cluster.state(former).leader == state.leader, (
+            "a former replica knows the leader"
+        )
+
+
+def test_former_voters_never_vote_in_their_old_generation_again(moving_cluster: Cluster) -> None:
+    """They were a majority of the first generation, and start while no broker of the current one
+    runs."""
+    (before,) = begin(moving_cluster, 1)
+    after = others(before)[0]
+    move(moving_cluster, after)
+    until_moved(moving_cluster, after, node=after)
+    moving_cluster.until(lambda: voters(moving_cluster, after) == {after})
+    moving_cluster.stop(after)
+    moving_cluster.stop(before)
+    moving_cluster.start(before)
+    record = next(iter(others(before, after)))
+    moving_cluster.until(lambda: "t" in moving_cluster.node(before).machine.topics)
+    topic = moving_cluster.node(before).machine.topics["t"].id
+    moving_cluster.until(lambda: moving_cluster.node(before).partitions.find(topic, 0) is not None)
+    assert not moving_cluster.world.run_until(
+        lambda: moving_cluster.state(before).leader is not None or before in copies(moving_cluster),
+        limit_s=10,
+    )
+    assert voters(moving_cluster, before) == {after}
+    moving_cluster.start(after)
+    moving_cluster.until(lambda: moving_cluster.state(record).leader == after)
+    assert moving_cluster.read(len(RECORDS)) == RECORDS
+
+
+def test_a_move_goes_on_after_every_broker_has_crashed(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 3)
+    after = (*others(*before), before[0])
+    move(moving_cluster, *after)
+    for _ in range(6):
+        moving_cluster.world.run_for(0.7)
+        for machine in moving_cluster.world.brokers:
+            machine.power_cut()
+        for machine in moving_cluster.world.brokers:
+            machine.start_later(0.1)
+        moving_cluster.until(
+            lambda: all(m.broker is not None for m in moving_cluster.world.brokers)
+        )
+    until_moved(moving_cluster, *after)
+    assert moving_cluster.read(len(RECORDS)) == RECORDS
+
+
+def test_a_broker_that_was_down_when_it_was_removed_deletes_its_copy(
+    moving_cluster: Cluster,
+) -> None:
+    before = begin(moving_cluster, 2)
+    kept, gone = before
+    moving_cluster.stop(gone)
+    new = others(*before)[0]
+    move(moving_cluster, kept, new, node=kept)
+    moving_cluster.until(lambda: target(moving_cluster, kept) is None)
+    moving_cluster.until(lambda: gone not in voters(moving_cluster, kept))
+    moving_cluster.start(gone)
+    until_moved(moving_cluster, kept, new, node=kept)
+
+
+def test_a_cancelled_move_restores_the_replicas(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 2)
+    learner = others(*before)[0]
+    moving_cluster.stop(learner)
+    node = before[0]
+    assert move(moving_cluster, before[0], learner, node=node) == {0: [before[0], learner]}
+    assert cancel(moving_cluster, node) == {0: list(before)}, "it moves back"
+    moving_cluster.start(learner)
+    until_moved(moving_cluster, *before, node=node)
+    assert cancel(moving_cluster, node) == {}
+
+
+def test_a_learner_that_fails_keeps_nothing_from_being_written(moving_cluster: Cluster) -> None:
+    """The learner has a vote, and so has a helper."""
+    (before,) = begin(moving_cluster, 1)
+    learner, *rest = others(before)
+    move(moving_cluster, learner)
+    moving_cluster.until(lambda: learner in moving_cluster.state(before).replicas)
+    moving_cluster.lose(learner)
+    moving_cluster.send(b"more")
+    cancel(moving_cluster, before)
+    moving_cluster.until(lambda: target(moving_cluster, before) is None)
+    moving_cluster.until(lambda: moving_cluster.state(before).replicas == (before,))
+    moving_cluster.until(lambda: voters(moving_cluster, before) == {before})
+    assert rest
+
+
+def test_a_replication_factor_grows_and_shrinks(moving_cluster: Cluster) -> None:
+    (before,) = begin(moving_cluster, 1)
+    three = (before, *others(before)[:2])
+    move(moving_cluster, *three, replication_factor=3)
+    until_moved(moving_cluster, *three)
+    moving_cluster.until(lambda: voters(moving_cluster, before) == {1, 2, 3, 4, 5})
+    assert moving_cluster.node(before).machine.topics["t"].replication_factor == 3
+    moving_cluster.until(lambda: moving_cluster.state(before).min_isr == 2)
+    two = three[1:]
+    move(moving_cluster, *two, replication_factor=2)
+    until_moved(moving_cluster, *two, node=two[0])
+    moving_cluster.until(lambda: len(voters(moving_cluster, two[0])) == 3)
+    moving_cluster.until(lambda: moving_cluster.state(two[0]).min_isr == 1)
+    assert moving_cluster.read(len(RECORDS)) == RECORDS
+
+
+def test_what_cannot_be_is_refused(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 2)
+    free = others(*before)
+    for replicas in ((1, 2, 3), (1, 9), (1, 1), ()):
+        with pytest.raises(InvalidPartitionsError):
+            move(moving_cluster, *replicas)
+    with pytest.raises(UnknownTopicError):
+        move(moving_cluster, 1, topic="u")
+    with pytest.raises(UnknownPartitionError):
+        move(moving_cluster, 1, 2, partition=1)
+    with pytest.raises(RefusedError, match="the plan was made for"):
+        move(moving_cluster, *free[:2], before=free[:2])
+    moving_cluster.admin(lambda admin: admin.alter_topic("t", {"min.insync.replicas": "2"}))
+    with pytest.raises(InvalidConfigError):
+        move(moving_cluster, before[0], replication_factor=1)
+
+
+def test_a_move_is_not_replaced_by_another_one(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 2)
+    free, node = others(*before), before[0]
+    moving_cluster.stop(free[0])
+    move(moving_cluster, before[0], free[0], node=node)
+    with pytest.raises(RefusedError, match="--cancel"):
+        move(moving_cluster, before[0], free[1], node=node)
+    move(moving_cluster, before[0], free[0], node=node)  # the same one: nothing changes
+    move(moving_cluster, before[0], node=node, replication_factor=1)
+    until_moved(moving_cluster, before[0], node=node)
+
+
+def test_a_cancelled_move_is_replaced(moving_cluster: Cluster) -> None:
+    """The broker that it returns to may be lost."""
+    (before,) = begin(moving_cluster, 1)
+    free, other, node = others(before)[:3]
+    moving_cluster.stop(free)
+    moving_cluster.until(lambda: "t" in moving_cluster.node(node).machine.topics)
+    move(moving_cluster, free, node=node)
+    cancel(moving_cluster, node)
+    try:
+        move(moving_cluster, other, node=node)
+    except RefusedError:  # the cancellation ended at the same time: the plan is old
+        move(moving_cluster, other, node=node)
+    until_moved(moving_cluster, other, node=node)
+
+
+def test_a_change_of_the_factor_is_not_cancelled(moving_cluster: Cluster) -> None:
+    before = begin(moving_cluster, 1)
+    free, node = others(*before), before[0]
+    moving_cluster.stop(free[0])
+    move(moving_cluster, *before, free[0], node=node, replication_factor=2)
+    with pytest.raises(InvalidPartitionsError, match="former one instead"):
+        cancel(moving_cluster, node)
+    move(moving_cluster, *before, node=node, replication_factor=1)
+    moving_cluster.until(lambda: target(moving_cluster, node) is None)
+
+
+def test_a_move_keeps_to_the_throttle_until_it_is_removed(moving_cluster: Cluster) -> None:
+    """Meanwhile the replicas in sync commit at once."""
+    moving_cluster.create(copies=1)
+    (before,) = moving_cluster.node(1).machine.topics["t"].partitions[0].replicas
+    bulk = [bytes([number]) * 100_000 for number in range(20)]
+    moving_cluster.send(*bulk)
+    (after, *_) = others(before)
+    throttle(moving_cluster, 10_000)
+    move(moving_cluster, after, node=before)
+    moving_cluster.until(lambda: after in copies(moving_cluster))
+    began = moving_cluster.world.time.now
+    moving_cluster.send(b"more")
+    assert moving_cluster.world.time.now - began < 5
+    moving_cluster.world.run_for(60)
+    assert target(moving_cluster) == (after,), "2 MB take 200 s"
+    throttle(moving_cluster, 0)
+    until_moved(moving_cluster, after)
+    assert moving_cluster.read(21) == [*bulk, b"more"]
+
+
+def throttle(cluster: Cluster, bytes_per_s: int) -> None:
+    request = ThrottleMovesRequest(bytes_per_s=bytes_per_s)
+    on(cluster, 1, operations(cluster, 1).throttle_moves(request))
+
+
+def test_a_broker_without_a_vote_that_starts_again_does_not_deny_topics() -> None:
+    """It learns them from one with a vote."""
+    with growing_world(21, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.create()
+        cluster.join(4)
+        cluster.until(lambda: "t" in cluster.node(4).machine.topics)
+        assert 4 not in cluster.node(4).subscription.voters
+        cluster.stop(4)
+        cluster.start(4)
+        with pytest.raises(ClusterNotReadyError, match="not received all topics"):
+            cancel(cluster, 4)
+        cluster.until(lambda: cluster.is_in(4))
+        assert cancel(cluster, 4) == {}

@@ -20,7 +20,7 @@ from raftlog.storage import Store
 from raftlog.storage.cluster_file import ClusterCopy
 from raftlog.testing.simulator.world import World
 from raftlog.types import OFFSETS_TOPIC, NewTopic
-from tests.replication.clusters import cluster, done, registration
+from tests.replication.samples import cluster, done, registration
 from tests.server.cluster.simulated import Cluster, growing_world
 from tests.server.consumer_groups.simulated import GroupCluster
 

@@ -1,23 +1,39 @@
-"""Paths of the HTTP port; expensive results are shared."""
+"""The HTTP port: its paths, the port of a whole host, and the schema registry."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from raftlog import limits
+from raftlog.config import Address
 from raftlog.errors import StorageFailedError
-from raftlog.server.http.app import DELAY_INTERVAL_SECONDS, Kept, LoopDelay
+from raftlog.protocol import api as apis
+from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
+from raftlog.server.http.app import DELAY_INTERVAL_SECONDS, Kept, LoopDelay, make_registry_app
+from raftlog.server.http.collect import Readiness
+from raftlog.server.http.host import Answer, Host, ask_http, merge_metrics
+from raftlog.server.http.schemas import schema_routes
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play
-from tests.server.harness import FakeClock, batch_of, closed_by_peer
+from tests.server.harness import TIMEOUT_S, FakeClock, batch_of, closed_by_peer
 from tests.server.http.serving import Serving, serving
 from tests.server.test_main import process
+
+# -- paths -----------------------------------------------------------------------------------------
+
+# Paths of the HTTP port; expensive results are shared.
 
 
 def test_health_and_readiness_are_text_and_json(http: Serving) -> None:
@@ -234,3 +250,155 @@ async def test_a_late_timer_is_a_delay(s: Scene) -> None:
     await asyncio.sleep(1)
     assert sum(delay.durations.counts) == 1
     assert delay.durations.sum_seconds == pytest.approx(0.25)
+
+
+# -- several workers -------------------------------------------------------------------------------
+
+# The HTTP port of the first worker, which answers for all of its host.
+
+
+OTHERS = [Address("127.0.0.1", 9201), Address("127.0.0.1", 9202)]
+OWN = """\
+# HELP raftlog_ready Whether the broker is ready.
+# TYPE raftlog_ready gauge
+raftlog_ready 1.0
+# HELP raftlog_records_total Records.
+# TYPE raftlog_records_total counter
+raftlog_records_total{topic="a b"} 3.0
+"""
+OTHER = OWN.replace("1.0", "0.0").replace("3.0", "4.0")
+
+
+def host(**texts: Answer) -> Host:
+    """Two workers that answer with ``texts``, by path and number, such as ``healthz_2``."""
+
+    def ask(address: Address, path: str, _accept: str) -> Answer:
+        return texts[f"{path[1:]}_{address.port - 9_199}"]
+
+    return Host(OTHERS, ask)
+
+
+def test_a_host_is_healthy_if_all_workers_are() -> None:
+    well, ill = Answer(200, "ok\n"), Answer(0, "its HTTP port does not answer: refused")
+    assert asyncio.run(host(healthz_2=well, healthz_3=well).ailing()) == []
+    ailing = asyncio.run(host(healthz_2=well, healthz_3=ill).ailing())
+    assert ailing == ["worker 3: its HTTP port does not answer: refused"]
+
+
+def test_a_host_is_ready_if_all_workers_are() -> None:
+    own = Readiness((), ("t:0 below min.insync.replicas",))
+    noted = Answer(503, '{"not_ready": ["no disk"], "not_safe": ["u:1"]}')
+    lost = Answer(0, "its HTTP port does not answer: refused")
+    found = asyncio.run(host(readyz_2=noted, readyz_3=lost).readiness(own))
+    assert found.not_ready == (
+        "worker 2: no disk",
+        "worker 3: its HTTP port does not answer: refused",
+    )
+    assert found.not_safe == ("t:0 below min.insync.replicas", "worker 2: u:1")
+
+
+def test_each_family_of_metrics_is_told_once_with_the_samples_of_all_workers() -> None:
+    families = list(text_string_to_metric_families(merge_metrics({1: OWN, 2: OTHER})))
+    assert [family.name for family in families] == ["raftlog_ready", "raftlog_records"]
+    found = {
+        (sample.name, sample.labels["worker"], sample.labels.get("topic")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert found == {
+        ("raftlog_ready", "1", None): 1.0,
+        ("raftlog_ready", "2", None): 0.0,
+        ("raftlog_records_total", "1", "a b"): 3.0,
+        ("raftlog_records_total", "2", "a b"): 4.0,
+    }
+
+
+def test_a_worker_without_an_answer_has_no_metrics_and_is_down() -> None:
+    lost = Answer(401, "this broker requires authentication")
+    text = asyncio.run(host(metrics_2=Answer(200, OTHER), metrics_3=lost).metrics(OWN))
+    up = {
+        sample.labels["worker"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "raftlog_worker_up"
+    }
+    assert up == {"1": 1.0, "2": 1.0, "3": 0.0}
+
+
+def test_a_port_at_which_nobody_listens_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("0.0.0.0", free.getsockname()[1])
+    status, text = ask_http(address, "/healthz", "text/plain")
+    assert (status, text.startswith("its HTTP port does not answer: ")) == (0, True)
+
+
+# -- the schema registry ---------------------------------------------------------------------------
+
+# The schema registry on the HTTP port: requests become calls, and the state is that of the log.
+
+
+def send(
+    http: Serving, request: str, body: Any = None, **headers: str
+) -> tuple[int, dict[str, str], Any]:
+    """Send "METHOD /path". Returns the status, the headers and the content of the response."""
+    method, _, path = request.partition(" ")
+    sent = urllib.request.Request(
+        f"http://{http.address}{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"content-type": "application/vnd.schemaregistry.v1+json", **headers},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(sent, timeout=TIMEOUT_S) as response:
+            return response.status, dict(response.headers), json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), json.loads(error.read())
+
+
+def test_ids_continue_after_a_restart(tmp_path: Path) -> None:
+    with serving(tmp_path) as http:
+        status, headers, content = send(http, "POST /subjects/a%2Fb/versions", {"schema": '"int"'})
+        assert (status, content) == (200, {"id": 1})
+        assert headers["content-type"] == "application/vnd.schemaregistry.v1+json"
+        assert send(http, "DELETE /subjects/a%2Fb")[2] == [1]
+        assert send(http, "DELETE /subjects/a%2Fb?permanent=true")[2] == [1]
+    with serving(tmp_path) as http:
+        assert send(http, "POST /subjects/c/versions", {"schema": '"long"'})[2] == {"id": 2}
+        assert send(http, "GET /subjects")[2] == ["c"]
+        status, _, content = send(http, "GET /schemas/ids/1")
+        assert (status, content["error_code"]) == (404, 40403)
+
+
+def test_raftlogs_protocol_has_the_same_calls(http: Serving) -> None:
+    request = SchemaRegistryRequest(method="GET", path="/subjects/none/versions", query={"a": "b"})
+    with http.broker.client() as client:
+        answer = client.ask(apis.SCHEMA_REGISTRY, request)
+    assert isinstance(answer, SchemaRegistryResponse)
+    assert answer.status == 404
+
+
+def test_a_page_of_another_site_is_refused(http: Serving) -> None:
+    status, _, content = send(http, "GET /subjects", origin="http://example.com")
+    assert (status, content["error_code"]) == (403, 40301)
+    assert send(http, "GET /subjects", origin=f"http://{http.address}")[0] == 200
+
+
+def test_a_body_has_a_limit(http: Serving, monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "SCHEMA_REQUEST_BYTES_MAX", 5)
+    assert send(http, "POST /subjects/a/versions", {"schema": '"int"'})[0] == 413
+
+
+def test_an_address_that_others_reach_is_read_only(http: Serving) -> None:
+    context = http.broker.broker.context
+    client = TestClient(Starlette(routes=schema_routes(context, Address("0.0.0.0", 1))))
+    refused = client.put("/config", json={"compatibility": "NONE"})
+    assert refused.status_code == 403
+    assert "schema.registry.listen" in refused.json()["message"]
+
+
+def test_an_address_for_the_registry_serves_nothing_else(http: Serving) -> None:
+    client = TestClient(make_registry_app(http.broker.broker, http.address))
+    assert client.get("/").json() == {}
+    assert client.get("/subjects", headers={"origin": "http://x"}).status_code == 403
+    assert client.get("/metrics").status_code == 404

@@ -1,18 +1,39 @@
-"""Partitions in numbers, and the reasons why a broker is not ready or must not be restarted."""
+"""What a broker says of itself in numbers: metrics, partitions, readiness."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from raftlog import limits
+from raftlog import Consumer, Producer, limits
+from raftlog.errors import NotLeaderError
 from raftlog.replication.partition_state import PartitionState
-from raftlog.server.http.collect import Standing, Survey, readiness
+from raftlog.server.http.collect import (
+    BY_NAME,
+    METRICS,
+    LagTimes,
+    Standing,
+    Survey,
+    Values,
+    readiness,
+    render,
+)
+from raftlog.server.metrics import Durations
 from raftlog.server.partition import Partition
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play, state_of, write
+from tests.server.harness import batch_of, error_of
+from tests.server.http.serving import Serving
+
+# -- partitions and readiness ----------------------------------------------------------------------
+
+# Partitions in numbers, and the reasons why a broker is not ready or must not be restarted.
+
 
 SOUND = Standing(
     problem="", is_stopping=False, is_disk_hung=False, disk_space="", others_decide=True
@@ -107,3 +128,181 @@ def test_every_reason_is_named(
     assert found.is_restart_safe == (not reasons)
     is_for_restarts = reasons in (["min.insync.replicas: 1 (t:0)"], ["no majority"], [])
     assert found.is_ready == is_for_restarts
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+# The values of metrics are those of the broker.
+
+
+def test_what_clients_did_is_what_metrics_say(http: Serving) -> None:
+    with http.broker.client() as client:
+        client.create("t", partitions=2)
+        client.produce("t", batch_of(b"a", b"b"))
+        client.produce("t", batch_of(b"c"))
+        client.fetch("t")
+        assert error_of(client.produce("t", batch_of(b"c"), partition=7))
+        found = http.metrics()
+        connections = found["raftlog_connections",]
+    assert connections == 1
+    assert found["raftlog_produced_batches_total",] == 2
+    assert found["raftlog_produced_records_total",] == 3
+    assert found["raftlog_produced_bytes_total",] == found["raftlog_fetched_bytes_total",] > 0
+    assert found["raftlog_log_bytes", "t"] == found["raftlog_log_appended_bytes_total", "t"]
+    assert found["raftlog_log_bytes", "t"] == found["raftlog_produced_bytes_total",]
+    assert found["raftlog_log_segments", "t"] == 1  # an empty log has none
+    assert found["raftlog_partitions", "leader"] == 2
+    assert found["raftlog_request_seconds_count", "produce"] == 3
+    assert found["raftlog_request_seconds_count", "fetch"] == 1
+    assert found["raftlog_request_errors_total", "UnknownPartitionError"] == 1
+    assert found["raftlog_commit_seconds_count",] == 2
+    assert 1 <= found["raftlog_fsync_seconds_count",] <= 3
+    assert found["raftlog_fsync_seconds_sum",] > 0
+    assert found["raftlog_ready",] == found["raftlog_controller",] == 1
+    assert found["raftlog_disk_level",] == 0
+    assert found["raftlog_disk_size_bytes",] > found["raftlog_disk_free_bytes",] > 0
+    assert found["raftlog_offline_partitions",] == found["raftlog_omitted_series",] == 0
+
+
+def consume(http: Serving, group: str, count: int) -> None:
+    """Commit ``count`` records of t."""
+    with Consumer(str(http.broker.address), group=group, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        read = 0
+        while read < count:
+            read += len(consumer.poll(timeout_ms=5_000, max_records=count - read))
+        consumer.commit()
+
+
+def test_a_group_lags_by_what_it_has_not_committed(
+    http: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with http.broker.client() as client:
+        client.create("t")
+    with Producer(str(http.broker.address)) as producer:
+        producer.send_many("t", [b"x"] * 5).result(timeout=10)
+    consume(http, "g", 3)
+    found = http.metrics()
+    assert found["raftlog_group_lag_offsets", "g", "t"] == 2
+    assert found["raftlog_group_lag_unknown_partitions", "g", "t"] == 0
+    assert found["raftlog_group_lag_seconds", "g", "t"] == 0  # no earlier sample
+    assert found["raftlog_group_members", "g"] == 0
+    assert found["raftlog_groups", "empty"] == 1
+    monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.0)
+    monkeypatch.setattr(limits, "METRICS_GROUPS_MAX", 0)
+    found = http.metrics()
+    assert ("raftlog_group_members", "g") not in found
+    assert found["raftlog_omitted_series",] == 1
+    assert found["raftlog_groups", "empty"] == 1
+
+
+def test_metrics_end_with_the_groups_that_are_not_known(http: Serving) -> None:
+    coordinator = http.broker.broker.context.coordinator
+    http.broker.call(lambda: coordinator.close(NotLeaderError("no longer")))
+    assert ("raftlog_groups", "empty") not in http.metrics()
+
+
+# -- exposition ------------------------------------------------------------------------------------
+#
+# The text of metrics, read back by the parsers of its two formats.
+
+
+def some_values() -> Values:
+    durations = Durations()
+    for seconds in (0.0001, 0.3, 99.0):
+        durations.observe(seconds)
+    values = Values()
+    values.put("raftlog_log_bytes", 7, 'a"b\\\n')
+    values.put("raftlog_produced_bytes_total", 8)
+    values.put_durations("raftlog_request_seconds", durations, "produce")
+    return values
+
+
+def test_both_formats_have_the_values() -> None:
+    for accept, parse, kind in (
+        ("application/openmetrics-text; version=1.0.0", parse_openmetrics, "openmetrics"),
+        ("", parse_text, "text/plain"),
+    ):
+        body, content_type = render(some_values(), accept)
+        assert kind in content_type
+        found = {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in parse(body.decode())
+            for sample in family.samples
+        }
+        assert found["raftlog_log_bytes", ("topic", 'a"b\\\n')] == 7
+        assert found["raftlog_produced_bytes_total",] == 8
+        name, api = "raftlog_request_seconds", ("api", "produce")
+        assert found[f"{name}_count", api] == 3
+        assert found[f"{name}_sum", api] == 99.3001
+        assert found[f"{name}_bucket", api, ("le", "0.5")] == 2
+        assert found[f"{name}_bucket", api, ("le", "+Inf")] == 3
+        assert any(key[0] == "process_resident_memory_bytes" for key in found)
+
+
+# -- lag times -------------------------------------------------------------------------------------
+#
+# Lag in seconds, from samples of a high watermark.
+
+
+def test_the_time_of_a_record_is_interpolated() -> None:
+    lags = LagTimes()
+    assert lags.age_s("id", 0, 0, 100, 10.0) == 0.0, "no earlier sample: at least this"
+    assert lags.age_s("id", 0, 0, 100, 25.0) == 15.0
+    assert lags.age_s("id", 0, 100, 100, 40.0) == 0.0, "nothing is left"
+    # The records from 100 on came after 40 s, though nothing was added for 30 s before.
+    assert lags.age_s("id", 0, 100, 200, 50.0) == 10.0
+    assert lags.age_s("id", 0, 150, 200, 60.0) == 15.0
+    assert lags.age_s("id", 0, 99, 200, 60.0) == pytest.approx(50.0)
+    assert lags.age_s("other", 0, 0, 5, 60.0) == 0.0
+    assert lags.age_s("id", 0, 99, 120, 70.0) == 0.0, "records were lost: samples restart"
+    assert lags.age_s("id", 0, 99, 120, 75.0) == 5.0
+
+
+def test_old_samples_become_sparse_and_the_oldest_is_kept() -> None:
+    lags = LagTimes()
+    for second in range(1_000):
+        age = lags.age_s("id", 0, 0, second + 1, float(second))
+        assert age == second
+        assert len(lags._samples["id", 0]) <= limits.METRICS_LAG_SAMPLES_MAX
+    for committed in (100, 500, 990, 999):
+        age = lags.age_s("id", 0, committed, 1_000, 999.0)
+        assert age == pytest.approx(1_000 - committed - 1, abs=2)
+
+
+def test_the_partitions_asked_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METRICS_LAG_PARTITIONS_MAX", 2)
+    lags = LagTimes()
+    for partition in (0, 1, 0, 2):
+        lags.age_s("id", partition, 0, 1, 1.0)
+    assert list(lags._samples) == [("id", 0), ("id", 2)]
+
+
+# -- series ----------------------------------------------------------------------------------------
+#
+# The table of metrics: names that Prometheus users expect, and values of these only.
+
+
+def test_names_follow_the_conventions() -> None:
+    assert len(BY_NAME) == len(METRICS)
+    for metric in METRICS:
+        assert re.fullmatch(r"raftlog_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.name.endswith("_seconds") or metric.kind != "histogram", metric.name
+        assert metric.help.endswith("."), metric.name
+        assert "partition" not in metric.labels, "a topic may have 10,000"
+
+
+def test_a_value_belongs_to_a_metric_and_has_its_labels() -> None:
+    values = Values()
+    values.put_all("raftlog_log_bytes", {"b": 2, "a": 1})
+    assert [(sample.labels, sample.value) for sample in values.of("raftlog_log_bytes")] == [
+        (("a",), 1.0),
+        (("b",), 2.0),
+    ]
+    with pytest.raises(KeyError):
+        values.put("raftlog_unknown", 1)
+    with pytest.raises(AssertionError):
+        values.put("raftlog_log_bytes", 1)
+    with pytest.raises(AssertionError):
+        values.put_durations("raftlog_log_bytes", Durations(), "a")
