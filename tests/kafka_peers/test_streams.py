@@ -1,6 +1,4 @@
-"""Stream processors with exactly-once processing: each word is counted once, also when brokers and
-the processor are killed.
-"""
+"""Stream processors, and Spark's own connector for Kafka."""
 
 from __future__ import annotations
 
@@ -9,20 +7,35 @@ import subprocess
 import sys
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import raftlog
 from raftlog import Admin, Consumer, NewTopic, Producer
 from raftlog.testing import cluster
-from tests.kafka_peers.install import CACHE, FRAMEWORKS, HERE, JAVA_LIBRARY, version_in
+from tests.kafka_peers.install import (
+    CACHE,
+    FRAMEWORKS,
+    HERE,
+    JAVA_LIBRARY,
+    PYSPARK,
+    SPARK_LIBRARY,
+    version_in,
+)
+from tests.kafka_peers.records import native_read, native_write, some_records
+
+# -- stream processors -----------------------------------------------------------------------------
+
+# Stream processors with exactly-once processing: each word is counted once, also when brokers and
+# the processor are killed.
+
 
 WORDS = [f"word-{number}".encode() for number in range(10)]
 SILENCE_MS = 60_000
 STREAMS = version_in("java/pom.xml", r"kafka-streams</artifactId>\s*<version>(.*?)<")
 QUIX = version_in("python/frameworks.txt", r"quixstreams==(\S+)")
 JAVA = ("java", "-cp", f"{CACHE / 'java/peer'}:{JAVA_LIBRARY}/*", "WordCount")
-
-pytestmark = [pytest.mark.peers, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def program(name: str) -> tuple[str, ...]:
@@ -35,6 +48,9 @@ def processor(command: tuple[str, ...], rounds: int, each: int, version: str, na
     return pytest.param(command, rounds, each, marks=feature, id=name)
 
 
+@pytest.mark.peers
+@pytest.mark.integration
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("command", "rounds", "each"),
     [
@@ -92,3 +108,45 @@ def test_each_word_is_counted_once(
             os.close(write)
     expected = list(range(1, rounds * each // len(WORDS) + 1))
     assert counts == dict.fromkeys(WORDS, expected)
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+# Spark's own connector for Kafka with topics of raftlog's clients.
+
+
+VERSION = version_in("spark/pom.xml", r"2\.13</artifactId>\s*<version>(.*?)<")
+# PySpark has these; a second copy of Scala's library would not load.
+IN_PYSPARK = ("scala-library", "hadoop-", "slf4j", "lz4-java", "snappy-java")
+
+
+@pytest.mark.peers
+@pytest.mark.integration
+@pytest.mark.feature("Spark's connector", VERSION, "batch and streaming, source and sink")
+@pytest.mark.timeout(300)
+def test_spark_reads_and_writes(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    written = native_write(bootstrap, topic, some_records(500), "zstd")
+    copy = f"{topic}-copy"
+    with raftlog.Admin(bootstrap) as admin:
+        admin.create_topics([raftlog.NewTopic(copy, 2)])
+    jars = [str(jar) for jar in SPARK_LIBRARY.glob("*.jar") if not jar.name.startswith(IN_PYSPARK)]
+    script = HERE / "spark/words.py"
+    done = subprocess.run(
+        [sys.executable, script, bootstrap, topic, copy, ",".join(jars), tmp_path / "checkpoint"],
+        env={**os.environ, "PYTHONPATH": str(PYSPARK), "SPARK_HOME": str(PYSPARK / "pyspark")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert "batch 500" in done.stdout
+    assert "copied 1000" in done.stdout
+    # The batch and the stream have each written every record.
+    copied = [{**one, "offset": 0} for one in native_read(bootstrap, copy, 1_000)]
+    twice = [{**one, "offset": 0} for one in written] * 2
+    assert sorted(map(repr, map(_sorted, copied))) == sorted(map(repr, map(_sorted, twice)))
+
+
+def _sorted(record: dict[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(record.items())

@@ -1,4 +1,4 @@
-"""Mirrors between two logs: the same offsets and records, through kills, holes and compaction."""
+"""Mirrors between two logs: the same offsets and records, and the offsets of groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 import raftlog
 from raftlog import Admin, NewTopic, TopicPartition
 from raftlog.client.consumer import Checked
-from raftlog.client.descriptions import TopicDescription
+from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
 from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.errors import AccessDeniedError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror, Progress
+from raftlog.mirror.compacted import Known, begun, is_whole
 from raftlog.mirror.mirror import (
     SPAN_MAX,
     ClusterSource,
@@ -28,12 +29,16 @@ from raftlog.mirror.mirror import (
     Policy,
     Session,
     bodies,
+    commits_due,
     copy_of,
     difference,
     hole_of,
     holes,
+    planned,
     refusal,
+    selected,
     sequence_of,
+    settings_due,
 )
 from raftlog.protocol.records import DescribedProducer
 from raftlog.record import COLUMNS, Codec, decode_records, encode, parse_header, seal, validate
@@ -42,6 +47,11 @@ from raftlog.types import ConsumerRecord, OffsetAndMetadata
 from tests.mirror.tombstones import without_tombstones
 from tests.record.kafka_batches import KafkaRecord, as_stored, kafka_batch
 from tests.record.test_compaction import FOURS, log_of, rewritten
+
+# -- records ---------------------------------------------------------------------------------------
+
+# Mirrors between two logs: the same offsets and records, through kills, holes and compaction.
+
 
 TP = TopicPartition("t", 0)
 TIMEOUT_S = 20
@@ -655,3 +665,129 @@ def test_without_a_common_record_only_the_producer_state_proves_the_copy() -> No
     checked = parse_header(empty), memoryview(empty)
     assert not difference(place(4, known(3)), checked, checked)
     assert "none at its end to compare" in difference(place(4, UNKNOWN), checked, checked)
+
+
+# -- tombstones ------------------------------------------------------------------------------------
+
+# Whether a copy has every tombstone that it needs.
+
+
+def compacted_source(
+    removed_below: int, *, clean_end: int = 0, epoch: int = 3
+) -> PartitionDescription:
+    return PartitionDescription(
+        0, 1, epoch, (1,), (1,), (), 0, 100, 100, 1, "", removed_below, clean_end
+    )
+
+
+def test_a_tombstone_beyond_what_was_read_must_still_be_there() -> None:
+    assert is_whole(Known(3, 50), compacted_source(50))
+    assert not is_whole(Known(3, 50), compacted_source(51))
+
+
+def test_a_copy_that_begins_now_lacks_only_what_the_source_lacks() -> None:
+    known = begun(compacted_source(40, clean_end=80))
+    assert (known.end, known.copied_below) == (0, 80)
+    assert is_whole(known, compacted_source(80))
+    assert not is_whole(known, compacted_source(81))
+
+
+def test_another_leader_may_have_removed_others() -> None:
+    known = begun(compacted_source(40, clean_end=80))
+    assert not is_whole(known, compacted_source(60, epoch=4))
+    assert known.checked(compacted_source(60, epoch=4), 70) == Known(4, 70)
+
+
+def test_what_was_read_since_counts_from_the_next_comparison_on() -> None:
+    known = Known(3, 50).checked(compacted_source(50), 90)
+    assert is_whole(known, compacted_source(90))
+    assert not is_whole(known, compacted_source(91))
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+# Committed offsets in the target: those of the source, below the end of the copy.
+
+
+A, B, C, D = (TopicPartition("t", number) for number in range(4))
+COPIES = {tp: (TopicPartition("p-t", tp.partition), 100) for tp in (A, B, C)}
+
+
+def test_offsets_advance_up_to_the_end_of_the_copy() -> None:
+    source = {
+        A: OffsetAndMetadata(10, "note", 7),
+        B: OffsetAndMetadata(150),
+        D: OffsetAndMetadata(5),
+    }
+    assert commits_due(source, {}, COPIES) == {
+        COPIES[A][0]: OffsetAndMetadata(10, "note"),
+        COPIES[B][0]: OffsetAndMetadata(100),
+    }
+
+
+def test_offsets_never_move_back() -> None:
+    source = {A: OffsetAndMetadata(10), B: OffsetAndMetadata(20), C: OffsetAndMetadata(30)}
+    target = {COPIES[tp][0]: OffsetAndMetadata(20) for tp in (A, B, C)}
+    assert commits_due(source, target, COPIES) == {COPIES[C][0]: OffsetAndMetadata(30)}
+
+
+def test_offsets_are_overwritten_if_they_differ() -> None:
+    source = {A: OffsetAndMetadata(10), B: OffsetAndMetadata(20), C: OffsetAndMetadata(30)}
+    target = {COPIES[tp][0]: OffsetAndMetadata(20) for tp in (A, B, C)}
+    assert commits_due(source, target, COPIES, Policy.OVERWRITE) == {
+        COPIES[A][0]: OffsetAndMetadata(10),
+        COPIES[C][0]: OffsetAndMetadata(30),
+    }
+
+
+# -- topics ----------------------------------------------------------------------------------------
+#
+# Selection of topics, and what the target cluster needs for them.
+
+
+def described(name: str, partitions: int, replicas: int) -> TopicDescription:
+    parts = tuple(
+        PartitionDescription(number, 1, 0, tuple(range(1, replicas + 1)), (1,), (), 0, 0, 0, 0, "")
+        for number in range(partitions)
+    )
+    config = {"retention.ms": "5", "segment.bytes": "9"}
+    return TopicDescription(name, "id", config, ("retention.ms",), parts)
+
+
+def test_whole_names_of_public_topics_match() -> None:
+    listings = {name: TopicListing(name, "id", 1) for name in ("a", "ab", "__audit")}
+    assert set(selected(listings, ["a", "ab", "gone"], re.compile("a|.*_internal|gone"))) == {"a"}
+
+
+def test_new_topics_have_the_settings_partitions_and_replicas_of_the_source() -> None:
+    made = planned([described("t", 2, 3)], {}, prefix="p-", broker_count=5)
+    assert made.create == [NewTopic("p-t", 2, 3, {"retention.ms": "5"})]
+    assert made.copies == {
+        TopicPartition("t", number): TopicPartition("p-t", number) for number in range(2)
+    }
+
+
+def test_a_small_target_cluster_has_fewer_replicas() -> None:
+    (new,) = planned([described("t", 1, 3)], {}, prefix="", broker_count=1).create
+    assert new.replication_factor == 1
+
+
+def test_existing_topics_get_missing_partitions() -> None:
+    existing = {"t": TopicListing("t", "id", 2), "u": TopicListing("u", "id", 9)}
+    sources = [described("t", 4, 1), described("u", 4, 1)]
+    made = planned(sources, existing, prefix="", broker_count=1)
+    assert (made.create, made.extend) == ([], {"t": 4})
+    assert len(made.copies) == 8
+
+
+def test_a_copy_gets_the_settings_of_its_source() -> None:
+    def topic(overrides: dict[str, str]) -> TopicDescription:
+        config = {"retention.ms": "7", "cleanup.policy": "delete", "min.insync.replicas": "1"}
+        return TopicDescription("t", "id", config | overrides, tuple(overrides), ())
+
+    source = topic({"retention.ms": "-1", "cleanup.policy": "compact", "min.insync.replicas": "2"})
+    copy = topic({"retention.ms": "5", "segment.bytes": "9", "cleanup.policy": "compact"})
+    due = {"retention.ms": "-1", "segment.bytes": None}
+    assert settings_due(source, copy) == due
+    assert settings_due(source, source) == {}
+    assert settings_due(topic({}), topic({})) == {}
