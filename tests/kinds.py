@@ -76,7 +76,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         tuple(
             f"tests/mutation/{name}.py" for name in ("address", "change", "guard", "reach", "run")
         ),
-        tuple(f"tests/mutation/test_{name}.py" for name in ("guard", "reach", "run")),
+        ("tests/mutation/test_gate.py",),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Tests of raftlog.bench.figures."""
+"""Figures of the benchmarks, and their ratios to the floor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ from raftlog.bench.figures import (
 from raftlog.bench.imports import imports
 from raftlog.bench.scale import scale
 from raftlog.bench.suite import everything, replicated
+from tests.bench_check import verdicts
+
+# -- figures ---------------------------------------------------------------------------------------
+
 
 READ: Final[dict[str, Any]] = {
     "records": 10,
@@ -173,3 +177,18 @@ def test_three_figures_beside_a_floor_of_three_processes(tmp_path: Path) -> None
     assert one_by_one.values["count"] == 20
     assert all(figure.values["ratio"] > 0 for figure in (small, large, one_by_one))
     assert list(tmp_path.iterdir()) == []
+
+
+# -- bench check -----------------------------------------------------------------------------------
+
+# Ratios to the floor, compared with the recorded ones.
+
+
+def test_a_benchmark_fails_if_all_rounds_are_worse_than_recorded() -> None:
+    rounds = [
+        {"rate": (0.4, False), "p50": (3.0, True)},
+        {"rate": (0.5, False), "p50": (3.4, True)},
+    ]
+    assert verdicts(rounds, {"rate": 0.5, "p50": 3.0}) == {"rate": True, "p50": True}
+    assert verdicts(rounds, {"rate": 0.51, "p50": 2.9}) == {"rate": False, "p50": False}
+    assert verdicts(rounds, {}) == {"rate": True, "p50": True}

@@ -1,4 +1,4 @@
-"""Clusters of real processes: together from the start, cut apart and healed, wiped and back."""
+"""Clusters of real processes, and the fixtures that give them to users."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ from raftlog.testing.cluster import answers, free_port, free_ports, local_cluste
 from tests.client.samples import python
 
 pytestmark = pytest.mark.integration
+
+# -- clusters --------------------------------------------------------------------------------------
+
+# Clusters of real processes: together from the start, cut apart and healed, wiped and back.
+
+
 SOON_S = 30.0
 
 
@@ -509,3 +515,26 @@ def test_a_process_is_waited_for_though_another_thread_polls_its_socket(tmp_path
     finally:
         os.close(copy)
         process.kill()
+
+
+# -- fixtures --------------------------------------------------------------------------------------
+
+# The fixtures that users get: brokers that answer, and their addresses.
+
+
+def test_the_fixtures_are_a_running_broker(
+    raftlog_cluster: Cluster, raftlog_bootstrap: str
+) -> None:
+    assert raftlog_bootstrap == raftlog_cluster.bootstrap
+    assert len(raftlog_cluster.brokers) == 1
+    with Admin(raftlog_bootstrap) as admin:
+        admin.create_topics([NewTopic("t")])
+        assert admin.list_topics() == ["t"]
+
+
+@pytest.mark.raftlog_cluster(brokers=3, settings={"rack": "here"})
+def test_a_mark_asks_for_more(raftlog_cluster: Cluster, raftlog_bootstrap: str) -> None:
+    assert len(raftlog_cluster.brokers) == 3
+    assert raftlog_cluster.relays is not None
+    with Admin(raftlog_bootstrap) as admin:
+        assert {broker.rack for broker in admin.describe_cluster().brokers} == {"here"}

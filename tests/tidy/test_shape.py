@@ -38,7 +38,7 @@ COVERED_BY = {
     "raftlog/server/kafka/security.py": "tests/kafka/clients/test_sasl.py",
     "raftlog/server/kafka/cluster.py": "tests/server/kafka/test_cluster.py",
     "raftlog/standard_streams.py": "tests/server/test_main.py",
-    "raftlog/testing/pytest_plugin.py": "tests/testing/test_pytest_plugin.py",
+    "raftlog/testing/pytest_plugin.py": "tests/testing/test_cluster.py",
 }
 
 

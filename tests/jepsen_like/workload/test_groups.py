@@ -1,17 +1,46 @@
-"""Members of real groups share partitions while a broker, and one of them, are killed."""
+"""Workloads of groups and of transactions on real brokers."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
-from raftlog.testing.history.entries import AnyEntry, Commit, Committed, Member, Poll
+from raftlog.testing import Cluster, cluster
+from raftlog.testing.checker.judge import judge
+from raftlog.testing.history.entries import (
+    AnyEntry,
+    Commit,
+    Committed,
+    Member,
+    Phase,
+    Poll,
+    Recorder,
+    Transact,
+    TxnRead,
+    read,
+)
 from raftlog_jepsen.plan import GroupShape, MemberShape, WorkloadShape
+from raftlog_jepsen.workload import transactions
 from raftlog_jepsen.workload.base import WorkloadContext
 from raftlog_jepsen.workload.groups import FINAL_READERS, GroupsWorkload, OffsetsWorkload
-from tests.jepsen_like.arena import PRODUCERS, TOPICS, Play, plan, until, watch
+from tests.jepsen_like.arena import (
+    CONSUMERS,
+    PRODUCERS,
+    TOPICS,
+    Play,
+    context_of,
+    plan,
+    until,
+    watch,
+)
+
+# -- groups ----------------------------------------------------------------------------------------
+
+# Members of real groups share partitions while a broker, and one of them, are killed.
+
 
 GROUPS = (
     GroupShape(
@@ -104,3 +133,51 @@ def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
         assert set(entry.offsets) == {"three:0", "three:1"}
         for partition, offset in entry.offsets.items():
             assert offset >= last[entry.group, partition]
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+# Producers write transactions, workers copy records, and a reader reads all of them at the end.
+
+
+TRANSACTIONS_SHAPE = WorkloadShape(name="etl", producers=PRODUCERS, consumers=CONSUMERS[:1])
+WANTED = {"writer ok", "writer fail", "worker ok", "worker fail", "fenced", "read"}
+
+
+@pytest.mark.integration
+def test_transactions_are_written_copied_fenced_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "SESSION_S", (0.5, 2.0))
+    recorder = Recorder(tmp_path / "history.jsonl", time.monotonic_ns)
+    with cluster(3, directory=tmp_path / "cluster", with_relays=False) as running:
+        asyncio.run(_play(recorder, running))
+    recorder.close()
+    entries = list(read(recorder.path))
+    verdict = judge(entries)
+    assert (verdict.valid, verdict.troubles) == ("valid", ()), verdict.anomalies
+    (end,) = [entry for entry in entries if isinstance(entry, TxnRead) and entry.is_complete]
+    assert end.has_group
+    assert end.committed
+
+
+async def _play(recorder: Recorder, running: Cluster) -> None:
+    context = context_of(plan(TRANSACTIONS_SHAPE, *TOPICS), recorder, running)
+    seen: set[str] = set()
+
+    def see(entry: AnyEntry) -> None:
+        if isinstance(entry, Transact) and entry.type != "invoke":
+            seen.add(f"{entry.process.partition('-')[0]} {entry.type}")
+            seen.update({"fenced"} if "ProducerFencedError" in entry.error else ())
+        elif isinstance(entry, TxnRead):
+            seen.add("read")
+
+    watch(context, see)
+    workload = transactions.etl()
+    await workload.prepare(context)
+    load = asyncio.create_task(workload.run(context))
+    await until(lambda: seen >= WANTED)
+    context.stopping.set()
+    await load
+    assert await workload.drain(context)
+    recorder.record(Phase(time=0, process="test", type="info", name="end"))
