@@ -55,7 +55,7 @@ TOGETHER = ("tests/spark_source/",)
 APART = (
     "tests/cli/test_demo.py",
     "tests/integration/test_damage.py",
-    "tests/integration/test_promises_",
+    "tests/integration/test_promises.py",
     "tests/scenarios/test_s_clusters.py",
     "tests/simulation/",
     "tests/storage/test_compaction_crashes.py",

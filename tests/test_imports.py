@@ -1,5 +1,4 @@
-"""Modules that an import loads, in new interpreters. Counts, not times: these are the same on every
-machine. `raftlog bench imports` measures the times."""
+"""What imports load, and modules by their former names."""
 
 from __future__ import annotations
 
@@ -9,10 +8,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from raftlog.former_names import name_of_today
+
+# -- imports ---------------------------------------------------------------------------------------
+
+# Modules that an import loads, in new interpreters. Counts, not times: these are the same on every
+# machine. `raftlog bench imports` measures the times.
+
 
 ROOT: Final = Path(__file__).parents[1]
 HEAVY: Final = {"cramjam", "lz4", "msgpack", "numpy", "pyarrow", "tomllib", "zstandard"}
@@ -136,3 +144,44 @@ def _is_module(name: str) -> bool:
 def test_a_broker_imports_all_that_it_may_use_before_it_serves() -> None:
     found = _loaded("from raftlog.server.main import preload; preload()")
     assert {*_imported_by_functions()} - NOT_OF_BROKERS - found == set()
+
+
+# -- former names ----------------------------------------------------------------------------------
+
+# Modules by the names that they had before.
+
+
+@pytest.mark.parametrize(
+    ("former", "today"),
+    [
+        ("raftlog.cli.main", "raftlog_cli.main"),
+        ("raftlog.spark_source", "pyspark_raftlog"),
+        ("raftlog.spark_source.options", "pyspark_raftlog.options"),
+        ("raftlog.spark_source.stream_writer", "pyspark_raftlog.writer"),
+        ("raftlog.jepsen_like.run_options", "raftlog_jepsen.runner"),
+        ("raftlog.client.aio.producer", "raftlog.client.aio.clients"),
+    ],
+)
+def test_a_former_name_is_the_module_of_today(former: str, today: str) -> None:
+    module = import_module(today)
+    assert import_module(former) is module
+    assert module.__name__ == today
+
+
+def test_a_package_has_its_former_modules() -> None:
+    from raftlog.backup import store, writer  # type: ignore[attr-defined]
+
+    assert store is writer
+    from raftlog.spark_source import stream_writer  # type: ignore[import-not-found]
+
+    assert stream_writer is import_module("pyspark_raftlog.writer")
+
+
+def test_other_names_stay_as_they_are() -> None:
+    assert name_of_today("raftlog.client.consumer") == "raftlog.client.consumer"
+    assert name_of_today("raftlog.client_of_mine") == "raftlog.client_of_mine"
+
+
+def test_a_name_that_never_was_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"raftlog\.client\.nothing"):
+        import_module("raftlog.client.nothing")

@@ -1,4 +1,4 @@
-"""Topic names, by Kafka's rule, and how a partition is written."""
+"""The plain values that everything uses: types, errors, texts on how to install."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ import contextlib
 import importlib
 import re
 import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import raftlog
-from raftlog import Admin, Consumer, NewTopic, Producer, aio
-from raftlog.errors import InvalidGroupError, InvalidTopicError
+from raftlog import Admin, Consumer, NewTopic, Producer, aio, errors, install
+from raftlog.errors import (
+    InvalidGroupError,
+    InvalidTopicError,
+    OutcomeUnknownError,
+    RaftlogError,
+    RefusedError,
+    RetriableError,
+    StorageError,
+    from_code,
+)
+from raftlog.install import install_command
 from raftlog.lazy import lazy_names
 from raftlog.types import (
     TopicPartition,
@@ -27,6 +39,10 @@ from raftlog.types import (
     check_topic_name,
     is_internal_topic,
 )
+
+# -- types -----------------------------------------------------------------------------------------
+
+# Topic names, by Kafka's rule, and how a partition is written.
 
 
 @pytest.mark.parametrize("name", ["a", "clicks", "a.b_c-D9", "...", "x" * 249])
@@ -209,3 +225,105 @@ def test_a_name_is_imported_once(package: ModuleType) -> None:
 def test_other_names_are_refused_as_any_module_does_in_lazy(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'nothing'"):
         package.nothing  # noqa: B018 - looking it up is the test
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+# The error tree: drawn as it is, each with its number, kind to numbers that it does not know.
+
+
+def tree(base: type[RaftlogError]) -> list[type[RaftlogError]]:
+    return [base, *(leaf for child in base.__subclasses__() for leaf in tree(child))]
+
+
+ALL = [error for error in tree(RaftlogError) if error.__module__ == "raftlog.errors"]
+
+
+def test_the_drawing_is_the_tree() -> None:
+    drawn = re.findall(
+        r"^    ((?:[│ ]   )*)(?:[├└]── )?(\w+Error)\b", errors.__doc__ or "", re.MULTILINE
+    )
+    depths = {name: len(error.__mro__) for error in ALL for name in [error.__name__]}
+    assert [name for _, name in drawn] == [error.__name__ for error in ALL]
+    root = depths["RaftlogError"]
+    for indent, name in drawn[1:]:
+        assert len(indent) // 4 + 1 == depths[name] - root, name
+
+
+def test_every_error_has_a_number_of_its_own() -> None:
+    codes = [error.code for error in ALL]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [(1, RetriableError), (100, OutcomeUnknownError), (200, RefusedError), (300, StorageError)],
+)
+def test_numbers_lie_in_the_range_of_their_kind(first: int, kind: type[RaftlogError]) -> None:
+    for error in tree(kind):
+        assert first <= error.code < first + (99 if first == 1 else 100), error
+
+
+def test_an_error_survives_the_wire() -> None:
+    for error in ALL[1:]:
+        again = from_code(error.code, "what happened")
+        assert type(again) is error
+        assert str(again) == "what happened"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (99, RetriableError),
+        (199, OutcomeUnknownError),
+        (299, RefusedError),
+        (399, StorageError),
+        (9_999, RaftlogError),
+        (-7, RaftlogError),
+    ],
+)
+def test_an_unknown_number_becomes_the_kind_of_its_range(
+    code: int, kind: type[RaftlogError]
+) -> None:
+    error = from_code(code, "from the future")
+    assert type(error) is kind
+    assert str(error) == f"from the future (error code {code})"
+
+
+def test_every_error_says_what_it_means() -> None:
+    assert all((error.__doc__ or "").strip().endswith(".") for error in ALL)
+
+
+# -- installation ----------------------------------------------------------------------------------
+
+# Texts on how to install raftlog and its extras.
+
+
+ROOT: Final = Path(__file__).parents[1]
+CALL: Final = re.compile(r"install_command\(['\"](\w+)['\"]\)")
+
+
+def test_the_command_names_a_clone() -> None:
+    assert install_command() == "pip install -e . in a clone of the repository"
+    assert install_command("arrow") == "pip install -e '.[arrow]' in a clone of the repository"
+
+
+def test_a_client_is_told_the_extra_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "find_spec", lambda _name: None)
+    expected = "pip install './deploy/client[sasl]' in a clone of the repository"
+    assert install_command("sasl") == expected
+
+
+def test_the_extras_in_texts_exist() -> None:
+    used = {
+        found
+        for package in ("raftlog", "cli", "spark_source")
+        for file in (ROOT / package).rglob("*.py")
+        for found in CALL.findall(file.read_text())
+    }
+    extras: set[str] = set()
+    for path in (ROOT, ROOT / "deploy" / "client"):
+        project = tomllib.loads((path / "pyproject.toml").read_text())["project"]
+        extras |= project["optional-dependencies"].keys()
+    assert used
+    assert used <= extras

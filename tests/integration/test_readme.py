@@ -1,4 +1,4 @@
-"""The examples of the README and of the pages on embedding, SQL and schemas, run as they stand."""
+"""The examples of the README and of pages run as they stand; the manual builds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ import pytest
 from raftlog import Consumer, TopicPartition
 from raftlog.testing import Cluster, cluster
 
-pytestmark = pytest.mark.integration
+# -- examples --------------------------------------------------------------------------------------
+
+# The examples of the README and of the pages on embedding, SQL and schemas, run as they stand.
+
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -64,12 +67,14 @@ def run(command: list[str], environment: dict[str, str], directory: Path) -> str
     return ran.stdout
 
 
+@pytest.mark.integration
 def test_there_is_one_short_example_of_each_kind() -> None:
     assert [len(examples(language)) for language in ("bash", "python")] == [1, 2]
     for example in (*examples("bash"), *examples("python")):
         assert example.count("\n") <= LINES_MAX
 
 
+@pytest.mark.integration
 def test_the_shell_example_works(environment: dict[str, str], tmp_path: Path) -> None:
     (example,) = examples("bash")
     out = run(["bash", "-euo", "pipefail", "-c", example], environment, tmp_path)
@@ -78,6 +83,7 @@ def test_the_shell_example_works(environment: dict[str, str], tmp_path: Path) ->
     assert "sound" in out
 
 
+@pytest.mark.integration
 def test_the_python_examples_work_one_after_the_other(
     environment: dict[str, str], running: Cluster, tmp_path: Path
 ) -> None:
@@ -96,6 +102,7 @@ def test_the_python_examples_work_one_after_the_other(
         }
 
 
+@pytest.mark.integration
 def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path) -> None:
     (example,) = examples("python", EMBED)
     out = run([sys.executable, "-W", "error", "-c", example], environment, tmp_path)
@@ -103,6 +110,7 @@ def test_the_embedded_example_works(environment: dict[str, str], tmp_path: Path)
     assert "value=b'hello'" in out
 
 
+@pytest.mark.integration
 def test_the_examples_of_sql_work(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     (example,) = examples("bash", SQL)
@@ -111,6 +119,7 @@ def test_the_examples_of_sql_work(environment: dict[str, str], tmp_path: Path) -
     assert out.splitlines()[-1] == '{"slowest": 45}'
 
 
+@pytest.mark.integration
 def test_the_example_of_a_scan_works(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     example, _ = examples("python", SQL)
@@ -119,6 +128,7 @@ def test_the_example_of_a_scan_works(environment: dict[str, str], tmp_path: Path
     assert out.splitlines()[-1] == "900"
 
 
+@pytest.mark.integration
 def test_the_example_of_a_table_works(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     _, example = examples("python", SQL)
@@ -128,6 +138,7 @@ def test_the_example_of_a_table_works(environment: dict[str, str], tmp_path: Pat
         assert out.splitlines()[-1] == f"None b'Grace' 1 {{0: {end}}}"
 
 
+@pytest.mark.integration
 def test_the_examples_of_schemas_work(
     environment: dict[str, str], running: Cluster, tmp_path: Path
 ) -> None:
@@ -142,3 +153,26 @@ def test_the_examples_of_schemas_work(
     assert out.splitlines() == ["[{'item': 'tea', 'count': 2}]", "RecordSchemaError"]
     out = run(["bash", "-euo", "pipefail", "-c", query], environment, tmp_path)
     assert out == '{"item": "tea", "pieces": 2, "note": ""}\n'
+
+
+# -- the manual ------------------------------------------------------------------------------------
+
+# The manual builds without a warning: no dead link, no page outside of the contents.
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.integration
+@pytest.mark.nightly
+def test_the_manual_builds(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    ran = subprocess.run(
+        [*command, "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "html" / "index.html").exists()
