@@ -297,7 +297,7 @@ round, with the same offsets and groups.
 - its own tests: the tests of the client's own repository that use a broker, against one broker
   (confluent-kafka: three).
   Excepted are share groups, and the tests that `CANNOT_PASS` and `NOT_RUN` in
-  `tests/kafka_peers/test_*_suite.py` list with their reasons. An excepted test that passes is a
+  `tests/kafka_peers/test_suites.py` lists with their reasons. An excepted test that passes is a
   failure, too.
 
 [Kafka protocol](../explanation/kafka.md) lists the APIs and all differences from Kafka.

@@ -153,8 +153,8 @@ def never_goes_back(positions: list[dict[str, Any]]) -> bool:
 
 # Brokers and workers are killed under a batch write: every row is stored once, in its order.
 #
-# Reads under fire are in ``test_batch_faults`` and ``test_batch_reader``, streams in
-# ``test_stream_faults``, and a query whose driver is killed in ``test_examples``.
+# Other reads under fire are in ``test_batch_reader``, and a query whose driver is killed in
+# ``test_examples``.
 
 
 ROWS, TASKS, KEYS = 2_000, 2, 10

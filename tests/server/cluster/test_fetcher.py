@@ -251,7 +251,7 @@ async def test_a_failure_of_one_partition_rests_that_one_only(s: Scene) -> None:
 
 # -- move throttle ---------------------------------------------------------------------------------
 #
-# Which copies the throttle of moves delays. ``test_moving`` has moves with a throttle.
+# Which copies the throttle of moves delays. ``test_node`` has moves with a throttle.
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.testing.checker.mutations_of_transactions import transactions
 
 # -- gathering -------------------------------------------------------------------------------------
 
-# Transactions in a history are judged. ``test_mutations`` has the anomalies.
+# Transactions in a history are judged. ``test_selftest`` has the anomalies.
 
 
 def history() -> list[AnyEntry]:
