@@ -464,7 +464,7 @@ class Observer:
             assert isinstance(watermark, int) and isinstance(epoch, int)
             if host.leader_epoch < epoch:
                 self._violated("EPOCH-BACK", f"{who}: {epoch}, then {host.leader_epoch}")
-            if host.high_watermark < watermark and not self._may_cut(machine, partition, host):
+            if host.high_watermark < watermark and not self._may_cut(node, partition, host):
                 self._violated("WATERMARK-BACK", f"{who}: {watermark}, then {host.high_watermark}")
         self._check_chain(who, partition, host)
         directory, durable = node.me.directory_id, host.log.acknowledged_end_offset
@@ -482,14 +482,14 @@ class Observer:
         elif has_less:
             self._check_members(partition, f"{who} has fewer records")
 
-    def _may_cut(self, machine: BrokerMachine, partition: int, host: Partition) -> bool:
-        """Return whether a replica may restart from an empty log: it is in neither ISR nor ELR, and
-        may lack tombstones (``following.must_restart``).
+    def _may_cut(self, node: ClusterNode, partition: int, host: Partition) -> bool:
+        """Return whether a replica may restart from an empty log: its directory is in neither ISR
+        nor ELR, and it may lack tombstones (``following.must_restart``).
         """
         state = self.states.get(partition)
         return (
             state is not None
-            and machine.broker_id not in {*state.isr, *state.elr}
+            and node.me.directory_id not in {*state.isr.values(), *state.elr.values()}
             and host.leadership is None
             and host.high_watermark <= host.log.log_end_offset
             and host.log.config.is_compacted

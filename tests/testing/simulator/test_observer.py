@@ -102,6 +102,7 @@ def copy(
         members = set((maximal or leads).isr.items())
         leadership = SimpleNamespace(state=leads, maximal_isr=lambda: members)
     log = SimpleNamespace(
+        config=SimpleNamespace(is_compacted=True),
         log_start_offset=0,
         log_end_offset=end,
         acknowledged_end_offset=end if durable is None else durable,
@@ -304,6 +305,19 @@ def test_a_watermark_that_goes_back(watched: Watched) -> None:
     watched.hosts[2] = None
     watched.show(2, copy(5, watermark=3))
     assert len(watched.kinds) == 1, "a copy that was opened anew knows what its disk does"
+
+
+def test_only_a_member_must_not_restart_from_an_empty_log(watched: Watched) -> None:
+    """Membership is that of a directory: a restored one has another id."""
+    restored = replace(STATE, isr={1: "a", 3: "c"}, elr={2: "former"}, version=10)
+    committed(watched, 5)
+    watched.observer._durable[0, "former"] = 5
+    watched.show(2, copy(5, watermark=5), restored)
+    watched.show(2, copy(0), restored)
+    assert not watched.kinds
+    watched.show(3, copy(5, watermark=5), restored)
+    watched.show(3, copy(0), restored)
+    assert "WATERMARK-BACK" in watched.kinds
 
 
 def test_logs_that_differ(watched: Watched) -> None:
