@@ -75,6 +75,13 @@ RUN_OPTIONS: Final = (
         "--brokers", type=int, default=3, show_default=True, help="Number of brokers: 1 to 9."
     ),
     click.option(
+        "--workers",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Run this number of brokers on each of --brokers machines, and fail whole machines.",
+    ),
+    click.option(
         "--rate",
         type=click.FloatRange(min=0, min_open=True),
         help="Total records per second of all producers.  [default: from the seed]",

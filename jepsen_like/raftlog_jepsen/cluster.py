@@ -385,6 +385,9 @@ class ClusterUnderTest:
             settings["voters"] = ",".join(f"{number}@{where}" for number, where in voters.items())
             settings["cluster.secret.file"] = str(secret_file(self.directory))
             settings.setdefault("operations.require.secret", "false")
+        if self.shape.workers > 1:
+            (machine,) = self.shape.machines_of([broker_id])
+            settings["rack"] = f"machine-{machine + 1}"
         disk, data_dir = self._disk(broker_id)
         process = BrokerProcess(
             id=broker_id,

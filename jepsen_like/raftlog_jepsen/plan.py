@@ -6,7 +6,7 @@ history records them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Literal, TypeAlias
@@ -48,28 +48,39 @@ class TopicShape:
 class Shape:
     """The cluster under test. Brokers have the ids 1 to ``brokers``.
 
-    ``coordinators``: number of partitions of the internal topic whose leaders coordinate consumer
-    groups; 0 without groups.
+    ``workers``: brokers of each machine, whose name is their rack. ``coordinators``: number of
+    partitions of the internal topic whose leaders coordinate consumer groups; 0 without groups.
     """
 
     brokers: int
     topics: tuple[TopicShape, ...]
     flush_policy: str = "durable"
     coordinators: int = 0
+    workers: int = 1
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
         return tuple(range(1, self.brokers + 1))
 
     @property
+    def machines(self) -> tuple[tuple[int, ...], ...]:
+        """The broker ids of each machine."""
+        ids = self.broker_ids
+        return tuple(ids[at : at + self.workers] for at in range(0, self.brokers, self.workers))
+
+    def machines_of(self, brokers: Iterable[int]) -> set[int]:
+        """Return the numbers of the machines of these brokers, from 0."""
+        return {(broker - 1) // self.workers for broker in brokers}
+
+    @property
     def minority(self) -> int:
-        """Number of voters that can be down while the other voters are a majority."""
-        return (self.brokers - 1) // 2
+        """Number of machines that can be down while the voters of the others are a majority."""
+        return (len(self.machines) - 1) // 2
 
     @property
     def losses(self) -> int:
-        """Number of disks that can be lost at once if every ISR is complete: the lowest replication
-        factor minus 1."""
+        """Number of machines whose disks can be lost at once if every ISR is complete: the lowest
+        replication factor minus 1."""
         return min(topic.replication_factor for topic in self.topics) - 1
 
 
@@ -252,19 +263,22 @@ def draw_shape(
     mode: RateMode = "slow",
     lossy: bool = False,
     available: bool = False,
+    workers: int = 1,
 ) -> Shape:
     """Draw the cluster, with 1 to 15 ``brokers``, and the topics of the workload.
 
     ``lossy``: the faults lose disks: each topic has at least three replicas, and a min ISR of at
     least 2. ``available``: writes must continue while a replica is down: each topic has at least
-    three replicas, and a min ISR below their number. Raises ``ValueError`` if there are too few
-    brokers.
+    three replicas, and a min ISR below their number. ``workers``: brokers of each machine; each
+    replica of a partition is on another one. Raises ``ValueError`` if there are too few brokers.
     """
-    factors = [factor for factor in FACTORS if factor <= brokers]
+    factors = [factor for factor in FACTORS if factor <= brokers // workers]
     if lossy or available:
         factors = [factor for factor in factors if factor >= FACTORS[1]]
     if not factors:
-        raise ValueError(f"too few brokers for three replicas: {brokers}. Use at least 3")
+        raise ValueError(
+            f"too few brokers for three replicas: {brokers // workers}. Use at least 3"
+        )
     count = random.randint(2 if workload == "etl" else 1, TOPICS_MAX)
     sizes = GROUP_PARTITIONS if workload == "groups" else (1, 2, 4, 8, PARTITIONS_MAX)
     left = max(count, random.choice(sizes))
@@ -288,7 +302,7 @@ def draw_shape(
     if workload == "compact":
         topics = [_compacted(random, topic) for topic in topics]
     coordinators = random.choice(COORDINATORS) if workload in COORDINATED else 0
-    return Shape(brokers=brokers, topics=tuple(topics), coordinators=coordinators)
+    return Shape(brokers=brokers, topics=tuple(topics), coordinators=coordinators, workers=workers)
 
 
 def _compacted(random: Random, topic: TopicShape) -> TopicShape:

@@ -164,6 +164,7 @@ class _Run:
             stack.callback(self.clients.close)
             members = self._members(cluster, stack)
             context, workload = self._workload(cluster, members)
+            self._check_places(cluster)
             ledger = FaultBudget(cluster)
             nemeses = make(self.plan.nemeses, cluster, ledger)
             driver = Driver(nemeses, ledger, self.recorder, self._elapsed_s)
@@ -271,6 +272,15 @@ class _Run:
             return prepared
         except Exception as error:
             raise ChaosError(f"the topics cannot be created: {error}") from error
+
+    def _check_places(self, cluster: Any) -> None:
+        """Each replica of a new partition must be on another machine."""
+        for part in cluster.status().values():
+            if len(self.plan.shape.machines_of(part.replicas)) < len(part.replicas):
+                self._note(
+                    f"{part.name}: replicas {sorted(part.replicas)} share a machine",
+                    is_trouble=True,
+                )
 
     def _load(self, context: WorkloadContext, workload: Workload, driver: Driver) -> None:
         plan = self.plan
@@ -451,6 +461,7 @@ class Mix:
     nemeses: tuple[str, ...]
     workload: str = "append"
     brokers: int = 3
+    workers: int = 1
     rate: float | None = None
     pairs: bool = False
     secure: bool = False
@@ -461,6 +472,8 @@ class Mix:
         """Return the arguments of ``raftlog chaos run``."""
         words = ["--workload", self.workload, "--nemesis", ",".join(self.nemeses)]
         words += ["--brokers", str(self.brokers)]
+        if self.workers > 1:
+            words += ["--workers", str(self.workers)]
         if self.rate is not None:
             words += ["--rate", f"{self.rate:g}"]
         if self.client != "raftlog":
@@ -503,6 +516,9 @@ MIXES: Final[tuple[Mix, ...]] = (
         pairs=True,
         weight=2,
     ),
+    Mix(name="workers", nemeses=("kill", "pause", "partition"), workers=2),
+    Mix(name="workers and losses", nemeses=("wipe", "power", "storm"), workers=2),
+    Mix(name="workers and membership", nemeses=("membership", "kill"), workers=2),
     Mix(name="members", nemeses=("members",), workload="groups"),
     Mix(name="members and brokers", nemeses=("members", "kill", "pause"), workload="groups"),
     Mix(
@@ -798,6 +814,8 @@ MEMBER_KINDS: Final = frozenset(GROUPS["members"])
 # While these change the voters, the fault budget does not know them.
 MEMBERSHIP_KINDS: Final = frozenset(GROUPS["membership"])
 BROKERS_MAX: Final = 9
+WORKERS_MAX: Final = 3
+BROKERS_ALL_MAX: Final = 15
 AVAILABLE: Final = 0.75  # share of runs whose topics accept writes while a replica is down
 FACTOR_LEAST: Final = 3  # replication factor of such a topic
 TIME_MAX_S: Final = 7 * 86_400.0
@@ -811,7 +829,8 @@ def _silent(_text: str) -> None:
 class RunOptions:
     """Options of a run. ``directory``: contains all files of the run.
 
-    ``time_s``: seconds of load, 5 to 604,800. ``brokers``: 1 to 9. ``rate``: records per second of
+    ``time_s``: seconds of load, 5 to 604,800. ``brokers``: 1 to 9. ``workers``: brokers of each of
+    these machines, 1 to 3: then faults affect whole machines, too. ``rate``: records per second of
     all producers; default: drawn from the seed. ``pairs``: two kinds of fault overlap. ``client``:
     "kafka" for clients with Kafka's protocol. ``source``: a directory with another raftlog package,
     which brokers run. ``bootstrap``, ``control``: an external cluster, and the script that injects
@@ -824,6 +843,7 @@ class RunOptions:
     seed: int
     directory: Path
     brokers: int = 3
+    workers: int = 1
     rate: float | None = None
     pairs: bool = False
     client: ClientName = "raftlog"
@@ -851,6 +871,13 @@ def draw_plan(options: RunOptions) -> RunPlan:
         raise ValueError(f"--time is {options.time_s:g} s. Use 5 s to {TIME_MAX_S:g} s")
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise ValueError(f"--brokers is {options.brokers}. Use 1 to {BROKERS_MAX}")
+    if not 1 <= options.workers <= WORKERS_MAX:
+        raise ValueError(f"--workers is {options.workers}. Use 1 to {WORKERS_MAX}")
+    if options.brokers * options.workers > BROKERS_ALL_MAX:
+        raise ValueError(
+            f"--brokers {options.brokers} --workers {options.workers} is more than "
+            f"{BROKERS_ALL_MAX} brokers"
+        )
     kinds = _kinds(options)
     if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
         others = ", ".join(sorted({*kinds} - ELSEWHERE))
@@ -862,7 +889,8 @@ def draw_plan(options: RunOptions) -> RunPlan:
     is_available = random.random() < AVAILABLE
     shape = plan.draw_shape(
         random,
-        brokers=options.brokers,
+        brokers=options.brokers * options.workers,
+        workers=options.workers,
         workload=options.workload,
         mode=mode,
         lossy=not LOSSY.isdisjoint(kinds),

@@ -344,6 +344,13 @@ def test_where_disks_are_lost_everything_has_copies(kind: str) -> None:
         assert all(topic.replication_factor >= 3 and topic.min_isr >= 2 for topic in shape.topics)
 
 
+def test_replicas_fit_on_machines_of_workers() -> None:
+    for seed in range(30):
+        shape = draw_plan(run_options_options(brokers=3, workers=3, seed=seed)).shape
+        assert shape.machines == ((1, 2, 3), (4, 5, 6), (7, 8, 9))
+        assert max(topic.replication_factor for topic in shape.topics) <= 3
+
+
 def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> None:
     shapes = [draw_plan(run_options_options(seed=seed)).shape for seed in range(60)]
     going_on = [
@@ -362,6 +369,9 @@ def test_most_runs_and_not_all_have_topics_that_go_on_without_a_replica() -> Non
         ({"time_s": float("nan")}, "5 s to"),
         ({"brokers": 0}, "1 to 9"),
         ({"brokers": 10}, "1 to 9"),
+        ({"workers": 0}, "1 to 3"),
+        ({"brokers": 9, "workers": 2}, "more than 15 brokers"),
+        ({"nemeses": ("wipe",), "brokers": 2, "workers": 2}, "for three replicas: 2"),
         ({"nemeses": ("kill", "power"), "bootstrap": "10.0.0.1:9100"}, "power. Use kill"),
         ({"nemeses": ("wipe",), "brokers": 1}, "for three replicas"),
         ({"nemeses": ("kill", "member-pause")}, "member-pause needs consumer groups"),

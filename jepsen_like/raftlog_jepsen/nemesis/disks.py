@@ -93,7 +93,7 @@ class DisksNemesis(OwnKinds):
             args=args,
             hold_s=random.uniform(*HOLD_S),
             lossy=is_fatal and is_lossy(shape),
-            expects=expectation(shape, len(targets)),
+            expects=expectation(shape, len(shape.machines_of(targets))),
         )
 
     def begin(self, fault: FaultPlan) -> Effect:

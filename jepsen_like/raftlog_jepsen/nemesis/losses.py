@@ -13,7 +13,7 @@ The fault budget is checked before the brokers are killed, and again before a di
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -106,7 +106,7 @@ class LossesNemesis(OwnKinds):
         # ``begin`` therefore checks the fault budget, and not the driver.
         args = {
             "count": count,
-            "of": random.choice(("replicas", "brokers")),
+            "of": random.choice(("replicas", "machines")),
             "turn": random.randrange(1 << 16),
             "restart_survivor": is_majority and random.random() < 0.5,
         }
@@ -180,18 +180,19 @@ class LossesNemesis(OwnKinds):
         return Effect(True, seen, tuple(sorted(targets)))
 
     def _victims(self, args: Mapping[str, Any]) -> set[int]:
-        """Return ``count`` running brokers: replicas of one partition, or any brokers; empty if
-        that is not possible."""
-        up, random = self._cluster.up(), Random(args["turn"])
-        if len(up) < len(self._cluster.hosts):
+        """Return running brokers: ``count`` replicas of one partition, or all brokers of
+        ``count`` machines; empty if that is not possible."""
+        machines, random = self._cluster.shape.machines, Random(args["turn"])
+        if len(self._cluster.up()) < len(self._cluster.hosts):
             return set()
-        candidates: Collection[int] = up
+        candidates: Sequence[tuple[int, ...]] = machines
         if args["of"] == "replicas":
             parts = [part.replicas for _, part in sorted(self._cluster.status().items())]
-            candidates = random.choice(parts) if parts else ()
-        if args["count"] >= len(self._cluster.hosts) or args["count"] > len(candidates):
+            candidates = [(broker,) for broker in sorted(random.choice(parts))] if parts else ()
+        if args["count"] >= len(machines) or args["count"] > len(candidates):
             return set()
-        return set(random.sample(sorted(candidates), args["count"]))
+        drawn = random.sample(candidates, args["count"])
+        return {broker for machine in drawn for broker in machine}
 
     def _survivor(self, targets: Collection[int], left: Collection[int]) -> tuple[int, str]:
         """Return a remaining broker that has all records that the failed brokers knew to be

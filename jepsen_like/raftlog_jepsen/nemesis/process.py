@@ -124,13 +124,13 @@ class ProcessNemesis(OwnKinds):
         if kind == "storm":
             return _draw_storm(random, shape)
         who = random.choice(KILLED if kind == "kill" else PAUSED)
-        targets, args = _draw_targets(who, random, shape)
+        targets, args = _draw_who(who, random, shape)
         return FaultPlan(
             kind=kind,
             targets=targets,
             args={"who": who, **args},
             hold_s=random.uniform(*random.choice(DOWN_S if kind == "kill" else PAUSED_S)),
-            expects=expectation(shape, len(targets) or 1),
+            expects=expectation(shape, len(shape.machines_of(targets)) or 1),
         )
 
     # -- injecting
@@ -302,37 +302,53 @@ def draw_partition(random: Random, shape: Shape) -> dict[str, Any]:
     return {"topic": topic.name, "partition": random.randrange(topic.partitions)}
 
 
-def _draw_targets(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _draw_who(who: str, random: Random, shape: Shape) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Draw brokers; for ``leader``, no broker and the partition whose leader is the target."""
     if who == "leader":
         return (), draw_partition(random, shape)
+    return draw_brokers(random, shape, who), {}
+
+
+def draw_brokers(
+    random: Random, shape: Shape, who: str, *, minority: int | None = None
+) -> tuple[int, ...]:
+    """Draw brokers.
+
+    ``who``: one; minority (one broker or more, at most ``minority``: default: that of ``shape``);
+    majority (the smallest); all. If machines have several workers, these are numbers of machines,
+    of which all workers are drawn, except that "one" is a single worker in half of the cases.
+    """
+    machines = shape.machines
+    if who == "one" and shape.workers > 1 and random.random() < 0.5:
+        return (random.choice(shape.broker_ids),)
     counts = {
         "one": 1,
-        "minority": random.randint(1, max(1, shape.minority)),
-        "majority": shape.brokers // 2 + 1,
-        "all": shape.brokers,
+        "minority": random.randint(1, max(1, shape.minority if minority is None else minority)),
+        "majority": len(machines) // 2 + 1,
+        "all": len(machines),
     }
-    return tuple(sorted(random.sample(shape.broker_ids, counts[who]))), {}
+    drawn = random.sample(machines, counts[who])
+    return tuple(sorted(broker for machine in drawn for broker in machine))
 
 
 def _draw_storm(random: Random, shape: Shape) -> FaultPlan:
     who = random.choice(STORMS)
     args: dict[str, Any] = {"who": who}
     targets: tuple[int, ...] = ()
-    down = shape.brokers
+    down = len(shape.machines)
     if who == "all":
         targets = shape.broker_ids
     elif who == "rolling":
         targets = tuple(random.sample(shape.broker_ids, shape.brokers))
         args["gap_s"] = random.uniform(*ROLLING_GAP_S)
     elif who == "leader-twice":
-        args |= _draw_targets("leader", random, shape)[1]
+        args |= draw_partition(random, shape)
         down = 2
     else:
-        targets, _ = _draw_targets(random.choice(("one", "minority", "all")), random, shape)
+        targets = draw_brokers(random, shape, random.choice(("one", "minority", "all")))
         count = random.randint(*RECOVERIES)
         args["after_s"] = [random.uniform(*RECOVERING_S) for _ in range(count)]
-        down = len(targets)
+        down = len(shape.machines_of(targets))
     return FaultPlan(
         kind="storm",
         targets=targets,
@@ -423,7 +439,7 @@ class PowerNemesis(OwnKinds):
             args={"who": who, "journal": random.choice(JOURNAL)},
             hold_s=random.uniform(*HOLD_S),
             lossy=is_lossy(shape),
-            expects=expectation(shape, len(targets)),
+            expects=expectation(shape, len(shape.machines_of(targets))),
         )
 
     def begin(self, fault: FaultPlan) -> Effect:
@@ -490,24 +506,16 @@ def is_lossy(shape: Shape) -> bool:
 
 
 def draw_targets(random: Random, shape: Shape, who: str) -> tuple[int, ...]:
-    """Draw targets.
-
-    ``who``: one; minority (one broker or more, limited by the allowed losses of disks if ``shape``
-    is lossy); majority (the smallest); all.
+    """``draw_brokers``; a minority is limited by the allowed losses of disks if ``shape`` is
+    lossy.
     """
-    minority = max(1, min(shape.minority, shape.losses) if is_lossy(shape) else shape.minority)
-    counts = {
-        "one": 1,
-        "minority": random.randint(1, minority),
-        "majority": shape.brokers // 2 + 1,
-        "all": shape.brokers,
-    }
-    return tuple(sorted(random.sample(shape.broker_ids, counts[who])))
+    minority = min(shape.minority, shape.losses) if is_lossy(shape) else shape.minority
+    return draw_brokers(random, shape, who, minority=minority)
 
 
 def expectation(shape: Shape, down: int) -> Expectation:
-    """Return whether writes continue with any ``down`` brokers down: a majority of brokers is up,
-    and every partition has ``min_isr`` replicas."""
+    """Return whether writes continue with any ``down`` machines down: a majority is up, and every
+    partition has ``min_isr`` replicas."""
     enough = all(topic.replication_factor - down >= topic.min_isr for topic in shape.topics)
     return "available" if down <= shape.minority and enough else "outage"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -254,7 +255,7 @@ def _seen(nemesis: DamageNemesis, fault: FaultPlan) -> dict[str, Any]:
 
 
 def wipe(count: int, **args: Any) -> FaultPlan:
-    defaults = {"count": count, "of": "brokers", "turn": 1, "restart_survivor": False}
+    defaults = {"count": count, "of": "machines", "turn": 1, "restart_survivor": False}
     return FaultPlan(kind="wipe", args={**defaults, **args}, lossy=True)
 
 
@@ -334,6 +335,14 @@ def test_a_disk_is_emptied_and_its_broker_comes_back_with_another(tmp_path: Path
     assert ids(cluster)[broker] not in {"", before[broker]}
     assert not ledger.failed
     assert not nemesis.end(wipe(1)).injected, "there is nothing more to undo"
+
+
+def test_a_machine_loses_the_disks_of_all_its_workers(tmp_path: Path) -> None:
+    nemesis, cluster, ledger = losses_nemesis_of(tmp_path, brokers=6)
+    cluster.shape = replace(cluster.shape, workers=2)
+    targets = nemesis.begin(wipe(1)).targets
+    assert targets in cluster.shape.machines
+    assert ledger.failed == {*targets}
 
 
 @pytest.mark.parametrize("answers", [("no",), ("", "no")], ids=["before", "after-the-kill"])

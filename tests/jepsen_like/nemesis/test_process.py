@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -147,6 +147,18 @@ def test_a_minority_is_killed_at_most_and_comes_back_soon_or_late() -> None:
     assert max(each.hold_s for each in kills) > 20
     for each in draws("kill", process_shape_of(2, copies=2, min_isr=1)):
         assert each.expects == "outage"  # of two voters, both are needed
+
+
+def test_machines_of_workers_fail_as_a_whole_or_one_worker_does() -> None:
+    shape = replace(process_shape_of(6, min_isr=1), workers=2)
+    kills = [each for each in draws("kill", shape) if each.targets]
+    assert {each.targets for each in kills if len(each.targets) == 2} == {*shape.machines}
+    assert {each.targets for each in kills if len(each.targets) < 2} == {(n,) for n in range(1, 7)}
+    assert all(each.expects == "available" for each in kills), "one machine of three is down"
+    pauses = draws("pause", shape)
+    assert {len(each.targets) for each in pauses} == {0, 1, 2, 4, 6}
+    for each in pauses:
+        assert each.expects == ("available" if len(each.targets) <= 2 else "outage")
 
 
 def test_pauses_are_short_and_longer_than_every_timeout() -> None:
