@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from raftlog import limits
 from raftlog.client import profiles
 from raftlog.client.settings import (
     OAUTHBEARER,
@@ -37,16 +38,28 @@ from raftlog_cli.output import WIDE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_BYTES: Final = {
-    "B": 1,
-    "kB": 1_000,
-    "KB": 1_000,
-    "MB": 1_000_000,
-    "GB": 1_000_000_000,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
+# Units of amounts, in the unit in which settings and requests count. In either case of letters.
+_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
+    "ms": {
+        "ms": 1,
+        "s": 1_000,
+        "m": 60_000,
+        "min": 60_000,
+        "h": 3_600_000,
+        "d": 86_400_000,
+        "w": 604_800_000,
+    },
+    "bytes": {
+        "b": 1,
+        "kb": 1_000,
+        "mb": 1_000_000,
+        "gb": 1_000_000_000,
+        "kib": limits.KIB,
+        "mib": limits.MIB,
+        "gib": limits.GIB,
+    },
 }
+_AMOUNT: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? *([A-Za-z]+)")
 
 
 class ConnectionOption(click.Option):
@@ -275,18 +288,48 @@ def throttle(command: Command) -> Command:
 def _bytes_per_s(text: str) -> int:
     if text == "none":
         return 0
-    found = re.fullmatch(r"(\d{1,13})\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?(/s)?", text, re.ASCII)
-    if found is None:
+    rate = _amount(text.removesuffix("/s"), "bytes")
+    if rate is None:
         raise ValueError(f"{text!r} is not a rate such as 10MB, 512KiB or none")
-    return int(found[1]) * _BYTES[found[2] or "B"]
+    return rate
 
 
 def size_in_bytes(text: str) -> int:
     """Parse a size such as 64MiB. Raises ``ValueError``."""
-    found = re.fullmatch(r"(\d{1,13})\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", text, re.ASCII)
-    if found is None or not int(found[1]):
+    size = _amount(text, "bytes")
+    if not size:
         raise ValueError(f"{text!r} is not a size such as 64MiB or 100000")
-    return int(found[1]) * _BYTES[found[2] or "B"]
+    return size
+
+
+def _amount(text: str, unit: str) -> int | None:
+    """Return ``7d``, ``1.5 GiB`` or ``100`` in ms or bytes, as ``unit`` says; None for other texts,
+    and for parts of a ms or byte.
+    """
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    found = _AMOUNT.fullmatch(text)
+    factor = _UNITS[unit].get(found[3].lower()) if found else None
+    if found is None or factor is None:
+        return None
+    decimals = found[2] or ""
+    amount, rest = divmod(int(found[1] + decimals) * factor, 10 ** len(decimals))
+    return None if rest else amount
+
+
+def unit_of(setting: str) -> str:
+    """Return ``ms`` or ``bytes``, in which a setting counts; "" for other settings."""
+    unit = setting.rpartition(".")[2]
+    return unit if unit in _UNITS else ""
+
+
+def in_units(text: str, setting: str) -> str:
+    """Return the value of a setting: an amount with a unit, such as ``7d`` or ``1.5 GiB``, in ms or
+    bytes, as the setting counts; other texts unchanged, which brokers accept or refuse.
+    """
+    unit = unit_of(setting)
+    amount = _amount(text, unit) if unit else None
+    return text if amount is None else str(amount)
 
 
 def read_text(path: Path) -> str:
@@ -403,8 +446,10 @@ def topic_config(command: Command) -> Command:
         multiple=True,
         metavar="KEY=VALUE",
         shell_complete=completing.assignments,
-        callback=lambda _context, _parameter, pairs: dict(map(key_and_value, pairs)),
-        help="A setting, such as retention.ms=86400000; may be repeated.",
+        callback=lambda _context, _parameter, pairs: {
+            key: in_units(value, key) for key, value in map(key_and_value, pairs)
+        },
+        help="A setting, such as retention.ms=7d or segment.bytes=64MiB; may be repeated.",
     )(command)
 
 
@@ -500,14 +545,6 @@ def check_confluent_kafka() -> None:
 # since 1970, or relative to now: -2h, -1h30m (units: ms s m h d w).
 
 
-_UNIT_MS: Final = {
-    "ms": 1,
-    "s": 1_000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
 _RELATIVE: Final = re.compile(r"-((?:\d{1,12}(?:ms|[smhdw]))+)", re.ASCII)
 _RELATIVE_PART: Final = re.compile(r"(\d+)(ms|[smhdw])", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
@@ -599,7 +636,7 @@ def parse_time(text: str, *, now_ms: TimestampMs) -> TimestampMs | None:
     relative = _RELATIVE.fullmatch(text)
     if relative:
         parts = _RELATIVE_PART.findall(relative[1])
-        return max(0, now_ms - sum(int(count) * _UNIT_MS[unit] for count, unit in parts))
+        return max(0, now_ms - sum(int(count) * _UNITS["ms"][unit] for count, unit in parts))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

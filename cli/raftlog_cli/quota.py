@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Option, key and help text of each limit.
 LIMITS: Final[Mapping[str, tuple[QuotaKey, str]]] = {
-    "produce-bytes": ("producer_byte_rate", "Bytes per second that producers send."),
+    "produce-bytes": ("producer_byte_rate", "Bytes per second that producers send, such as 10MB."),
     "fetch-bytes": ("consumer_byte_rate", "Bytes per second that consumers read."),
     "request-percent": ("request_percentage", "Percent of a broker's time for requests."),
     "connections": ("connections", "Open connections of a user to a broker."),
@@ -31,7 +31,7 @@ def quota() -> None:
 
     \b
     Example:
-      raftlog quota set --user alice --produce-bytes 1000000
+      raftlog quota set --user alice --produce-bytes 1MB
     """
 
 
@@ -71,9 +71,10 @@ def entity_of(
 def limit_options(command: Command) -> Command:
     """Add an option for each limit."""
     for name, (_, text) in reversed(list(LIMITS.items())):
-        command = click.option(f"--{name}", type=click.FloatRange(min=0, min_open=True), help=text)(
-            command
-        )
+        kind: dict[str, Any] = {"type": click.FloatRange(min=0, min_open=True)}
+        if name.endswith("-bytes"):
+            kind = {"metavar": "SIZE", "callback": options.parsed(options.size_in_bytes)}
+        command = click.option(f"--{name}", help=text, **kind)(command)
     return command
 
 
@@ -100,7 +101,7 @@ def set_quota(
 
     \b
     Example:
-      raftlog quota set --user alice --produce-bytes 1000000 --fetch-bytes 5000000
+      raftlog quota set --user alice --produce-bytes 1MB --fetch-bytes 5MB
       raftlog quota set --default --request-percent 20
       raftlog quota set --address '<default>' --connection-rate 10
     """

@@ -76,7 +76,7 @@ def create(
 
     \b
     Example:
-      raftlog topic create clicks --partitions 6 --config retention.ms=86400000
+      raftlog topic create clicks --partitions 6 --config retention.ms=1d
       raftlog topic create views orders -p 3 -r 3
     """
     failures: list[RaftlogError] = []
@@ -283,7 +283,7 @@ def alter(
 
     \b
     Example:
-      raftlog topic alter clicks --config retention.ms=3600000
+      raftlog topic alter clicks --config retention.ms=1h
       raftlog topic alter clicks --replication-factor 3
     """
     changes: dict[str, str | None] = {**config, **dict.fromkeys(reset)}

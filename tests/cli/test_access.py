@@ -95,7 +95,7 @@ def test_a_rule_that_can_never_apply_is_refused(raftlog: Raftlog) -> None:
 def test_quotas_are_set_listed_and_deleted(raftlog: Raftlog, bootstrap: str) -> None:
     bob = ("--user", "cli-bob")
     raftlog("quota", "set", *bob, "--produce-bytes", "1000", "--connections", "5")
-    raftlog("quota", "set", *bob, "--client-id", "app", "--fetch-bytes", "7.5")
+    raftlog("quota", "set", *bob, "--client-id", "app", "--fetch-bytes", "7.5kB")
     raftlog("quota", "set", "--address", "<default>", "--connection-rate", "1e6")
     found = [one for one in raftlog("quota", "list", "--json").json if one["user"] == "cli-bob"]
     assert found == [
@@ -109,12 +109,12 @@ def test_quotas_are_set_listed_and_deleted(raftlog: Raftlog, bootstrap: str) -> 
             "user": "cli-bob",
             "client_id": "app",
             "address": None,
-            "limits": {"consumer_byte_rate": 7.5},
+            "limits": {"consumer_byte_rate": 7500.0},
         },
     ]
     listed = raftlog("quota", "list").out.decode()
     assert "produce-bytes" in listed
-    assert all(f" {shown}" in listed for shown in ("1,000", "7.5", "1,000,000"))
+    assert all(f" {shown}" in listed for shown in ("1,000", "7,500", "1,000,000"))
     for entity in ((*bob, "--client-id", "app"), bob, ("--address", "<default>")):
         assert raftlog("quota", "delete", *entity).status == 0
     assert b"cli-bob" not in raftlog("quota", "list").out

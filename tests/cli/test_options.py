@@ -27,6 +27,7 @@ from raftlog_cli.options import (
     checked,
     confine,
     http_url,
+    in_units,
     key_and_value,
     no_topic,
     parse_offsets,
@@ -79,6 +80,29 @@ def test_a_topic_and_its_partition() -> None:
 def test_what_is_no_topic_and_partition_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="TOPIC:P"):
         topic_partition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "value"),
+    [
+        ("7d", "retention.ms", "604800000"),
+        ("1.5 h", "segment.ms", "5400000"),
+        ("30MIN", "segment.ms", "1800000"),
+        ("1gib", "segment.bytes", "1073741824"),
+        ("2.5MiB", "max.message.bytes", "2621440"),
+        ("2w", "retention.ms", "1209600000"),
+        ("10MB", "segment.bytes", "10000000"),
+        ("604800000", "retention.ms", "604800000"),
+        ("-1", "retention.ms", "-1"),
+        ("1GiB", "retention.ms", "1GiB"),
+        ("0.5ms", "retention.ms", "0.5ms"),
+        ("7d", "min.insync.replicas", "7d"),
+        ("9" * 99 + "d", "retention.ms", "9" * 99 + "d"),
+        ("compact", "cleanup.policy", "compact"),
+    ],
+)
+def test_settings_accept_amounts_with_units(text: str, setting: str, value: str) -> None:
+    assert in_units(text, setting) == value
 
 
 @click.command()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -56,7 +54,7 @@ from raftlog_cli.group import (
     places,
     seconds,
 )
-from raftlog_cli.options import From, key_and_value
+from raftlog_cli.options import From, in_units, key_and_value, unit_of
 from raftlog_cli.overview import SORTS, Sample, TopicRow, overview
 from raftlog_cli.topic import topic_rows
 from raftlog_cli.txn import partition_rows
@@ -1021,23 +1019,16 @@ def duration(value: float | None) -> str:
     return f"{value / 86_400:.1f} days"
 
 
-# Units of settings in ms and bytes that forms show and accept, the largest first.
-_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
+# Units of settings in ms and bytes that forms show, the largest first.
+_SHOWN: Final[Mapping[str, Mapping[str, int]]] = {
     "ms": {"d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1},
     "bytes": {**{name: getattr(limits, name.upper()) for name in ("GiB", "MiB", "KiB")}, "B": 1},
 }
-_AMOUNT: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? *([A-Za-z]+)")
-
-
-def _unit_of(setting: str) -> str:
-    """Return ``ms`` or ``bytes``, in which a setting counts; "" for other settings."""
-    unit = setting.rpartition(".")[2]
-    return unit if unit in _UNITS else ""
 
 
 def _whole(amount: int, unit: str) -> tuple[int, str]:
     """Return ``amount`` ms or bytes in the largest unit that is exact."""
-    name, factor = next(each for each in _UNITS[unit].items() if amount % each[1] == 0)
+    name, factor = next(each for each in _SHOWN[unit].items() if amount % each[1] == 0)
     return amount // factor, name
 
 
@@ -1045,7 +1036,7 @@ def readable(value: str, setting: str) -> str:
     """Return the value of a setting in ms or bytes with a larger unit, such as ``7 days``; it is
     rounded if it is a long number in the largest unit that is exact. "" for other settings.
     """
-    unit = _unit_of(setting)
+    unit = unit_of(setting)
     if not unit or not value.removeprefix("-").isdecimal():
         return ""
     amount = int(value)
@@ -1065,7 +1056,7 @@ def brief(value: str, setting: str) -> str:
     """Return the value for a form: in ms or bytes with the largest unit that is exact, as ``7d``
     and ``1GiB``; unchanged if it is another setting, negative, 0 or no limit.
     """
-    unit = _unit_of(setting)
+    unit = unit_of(setting)
     if not unit or not value.isdecimal() or int(value) in (0, INT64_MAX):
         return value
     count, name = _whole(int(value), unit)
@@ -1074,21 +1065,8 @@ def brief(value: str, setting: str) -> str:
 
 def exact(value: str, setting: str) -> str:
     """Return the value of a setting with its unit, for a title: ``604,800,000 ms``."""
-    unit = _unit_of(setting)
+    unit = unit_of(setting)
     return f"{int(value):,} {unit}" if unit and value.removeprefix("-").isdecimal() else value
-
-
-def in_units(text: str, setting: str) -> str:
-    """Return what a form contains as the value of a setting: a number with a unit (``7d``,
-    ``1.5 GiB``) in ms or bytes; other texts unchanged, which the broker accepts or refuses.
-    """
-    units = {name.lower(): factor for name, factor in _UNITS.get(_unit_of(setting), {}).items()}
-    found = _AMOUNT.fullmatch(text)
-    factor = units.get(found[3].lower()) if found else None
-    if found is None or factor is None:
-        return text
-    amount = Fraction(f"{found[1]}.{found[2] or 0}") * factor
-    return str(amount) if amount.denominator == 1 else text
 
 
 def bar(value: float | None, largest: float) -> int:

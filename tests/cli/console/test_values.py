@@ -169,27 +169,6 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "setting", "value"),
-    [
-        ("7d", "retention.ms", "604800000"),
-        ("1.5 h", "segment.ms", "5400000"),
-        ("30MIN", "segment.ms", "1800000"),
-        ("1gib", "segment.bytes", "1073741824"),
-        ("2.5MiB", "max.message.bytes", "2621440"),
-        ("604800000", "retention.ms", "604800000"),
-        ("-1", "retention.ms", "-1"),
-        ("1GiB", "retention.ms", "1GiB"),
-        ("0.5ms", "retention.ms", "0.5ms"),
-        ("7d", "min.insync.replicas", "7d"),
-        ("9" * 99 + "d", "retention.ms", "9" * 99 + "d"),
-        ("compact", "cleanup.policy", "compact"),
-    ],
-)
-def test_forms_accept_units(text: str, setting: str, value: str) -> None:
-    assert pages.in_units(text, setting) == value
-
-
-@pytest.mark.parametrize(
     ("value", "largest", "width"), [(0, 9, 0), (1, 10_000, 1), (5, 10, 48), (None, 1, 0), (3, 0, 0)]
 )
 def test_a_bar_shows_all_that_is_not_nothing(value: int | None, largest: int, width: int) -> None:
