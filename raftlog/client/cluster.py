@@ -510,7 +510,12 @@ class Cluster:
                 break  # no other broker responds
             if len(sources) == count:
                 break
-        self._wanted -= self.view.failures.keys()
+        # A topic that a broker is about to know is asked for again: who reads it waits for it.
+        self._wanted -= {
+            name
+            for name, failure in self.view.failures.items()
+            if not isinstance(failure, RetriableError)
+        }
 
     async def _ask_metadata_once(
         self, asked: list[str], sources: set[int], *, rotate: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from raftlog.client.cluster import Cluster, ClusterView, Connections, PartitionView, unreachable
 from raftlog.client.connection import keep_authenticated
@@ -40,7 +41,15 @@ from raftlog.protocol.records import (
     TopicToCreate,
 )
 from raftlog.protocol.schema import Failure
-from tests.client.world import FakeCluster, do_and_vanish, ignore, refuse, run, vanish
+from tests.client.world import (
+    FakeCluster,
+    answer_with,
+    do_and_vanish,
+    ignore,
+    refuse,
+    run,
+    vanish,
+)
 from tests.running import runs
 
 
@@ -104,6 +113,22 @@ async def test_an_unknown_topic_is_refused_at_once_and_not_asked_for_again(
     assert fake.asked(MetadataRequest)[-1].topics == []
     fake.create("t")
     assert (await cluster.topic("t")).name == "t"
+    await cluster.close()
+
+
+@runs(run)
+async def test_a_topic_that_a_broker_is_about_to_know_is_asked_for_again(
+    fake: FakeCluster,
+) -> None:
+    """It was just created, or the broker has just started: who reads the topic waits for it."""
+    not_ready = TopicInfo(name="t", failure=Failure.of(ClusterNotReadyError("wait")))
+    known = fake._metadata(1, MetadataRequest(topics=[]))
+    fake.next(apis.METADATA, answer_with(structs.replace(known, topics=[not_ready])))
+    cluster = cluster_of(fake)
+    await cluster.refresh(["t"])
+    fake.create("t")
+    await cluster.refresh()
+    assert "t" in cluster.view.topics
     await cluster.close()
 
 

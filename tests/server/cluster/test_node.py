@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from raftlog.client.administration.admin import AsyncAdmin
+from raftlog.client.aio.clients import AsyncConsumer
 from raftlog.errors import (
     ClusterNotReadyError,
     InvalidConfigError,
@@ -145,6 +147,33 @@ def test_most_brokers_do_not_deny_a_topic_that_is_created(cluster: Cluster) -> N
     assert any(ClusterNotReadyError.__name__ in each for each in answers), "nobody lagged"
     denied = max(each.count(UnknownTopicError.__name__) for each in answers)
     assert denied <= 1, "clients believe two brokers"
+
+
+def test_a_reader_goes_on_when_its_topic_is_created_again() -> None:
+    """Also if it asks a broker that has not applied the creation yet."""
+    found: list[bytes | None] = []
+
+    async def read(machine: ClientMachine) -> None:
+        async with AsyncConsumer(
+            bootstrap=machine.world.bootstrap, host=machine.host(), auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.subscribe(["t"])
+            while True:
+                try:
+                    found.extend(record.value for record in await consumer.poll(20))
+                except UnknownTopicError:
+                    await asyncio.sleep(0.001)
+
+    with World(1, brokers=1) as world:
+        cluster = Cluster(world)
+        for value in (b"0", b"1", b"2"):
+            cluster.create(copies=1)
+            cluster.send(value)
+            if value == b"0":
+                world.add_client("reader", read).start()
+            cluster.until(lambda value=value: value in found)  # type: ignore[misc]
+            cluster.admin(lambda admin: admin.delete_topics(["t"]))
+            world.run_for(0.5)
 
 
 def test_a_dead_leader_is_followed_by_another_and_comes_back(cluster: Cluster) -> None:
