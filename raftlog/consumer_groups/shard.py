@@ -80,7 +80,7 @@ from raftlog.errors import (
     counted,
 )
 from raftlog.record.key_hash import partition_of_key
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import LeaderEpoch, Offset, TopicPartition, check_group_id
 
 T = TypeVar("T")

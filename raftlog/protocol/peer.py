@@ -338,7 +338,7 @@ class VerifyTransactionsRequest(Message):
 
 
 class MarkerPart(Message):
-    """The end of a transaction in one partition: see ``raftlog.transactions.values.Marker``.
+    """The end of a transaction in one partition: see ``raftlog.transactions.Marker``.
 
     ``number``: of the transaction; 1 for the first of its transactional id.
     """

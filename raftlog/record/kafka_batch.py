@@ -53,7 +53,7 @@ from raftlog.record.kafka_rows import PREFIX
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer, TimestampMs
 
 if TYPE_CHECKING:
-    from raftlog.transactions.values import Marker
+    from raftlog.transactions import Marker
 
 _MAGIC: Final = 2
 _FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from raftlog.server.apis.produce import Verification
     from raftlog.storage import CompactionTask
     from raftlog.storage.transactions import Aborted
-    from raftlog.transactions.values import Marker
+    from raftlog.transactions import Marker
 
 
 # -- broker clock ----------------------------------------------------------------------------------

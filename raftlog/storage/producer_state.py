@@ -30,7 +30,7 @@ from raftlog.storage.transactions import LogTransactions
 from raftlog.types import NO_SEQUENCE, LeaderEpoch, Offset, TimestampMs
 
 if TYPE_CHECKING:
-    from raftlog.transactions.values import Marker
+    from raftlog.transactions import Marker
 
 SEQUENCES: Final = 1 << 31
 # Longer than the longest pause before a producer resends a batch (Spark replays after days).

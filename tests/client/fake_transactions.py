@@ -17,14 +17,14 @@ from raftlog.protocol import records as wire
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure, Message, slices
 from raftlog.record import decode_lists, parse_header
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
+    Marker,
     ProducerIdentity,
     StateChange,
     TransactionSettings,
     TransactionShard,
 )
-from raftlog.transactions.values import Marker
 from tests.client.consumer_groups.fake_coordinator import FakeCoordinator, committed
 from tests.client.virtual import START_MS
 from tests.client.world import FakeCluster, Peer

@@ -39,7 +39,7 @@ from raftlog.protocol.records import (
 from raftlog.protocol.schema import Failure
 from raftlog.record import check, decode_lists, verify_chain
 from raftlog.record.kafka_batch import marker_batch
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.client.samples import consumer_settings, stored_batch
 from tests.client.test_cluster import cluster_of

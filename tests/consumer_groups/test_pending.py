@@ -27,7 +27,7 @@ from raftlog.errors import (
     UnknownMemberError,
     UnknownTopicError,
 )
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.consumer_groups.scene import GROUP, ClassicScene, compacted, groups_of, replayed, written
 

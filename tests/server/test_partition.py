@@ -65,7 +65,7 @@ from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.storage.log_dirs import DiskMeasure, LogDir
 from raftlog.testing.disk import Fault
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play, write

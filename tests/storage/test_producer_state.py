@@ -34,7 +34,7 @@ from raftlog.storage.producer_state import (
     last_sequence,
 )
 from raftlog.testing.disk import SimDisk
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.storage.compactions import COMPACT, compact, put, seal
 from tests.storage.logs import (

@@ -29,10 +29,11 @@ from raftlog.errors import (
     ProducerFencedError,
     RaftlogError,
 )
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     COMPLETION_SECONDS,
     FIRST_VERSION,
+    Marker,
     Part,
     ProducerIdentity,
     StateChange,
@@ -40,7 +41,6 @@ from raftlog.transactions.shard import (
     TransactionShard,
     encode_key,
 )
-from raftlog.transactions.values import Marker
 
 NAME: Final = "x"
 PARTS: Final[tuple[Part, ...]] = (("t", 0), ("t", 1))

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from raftlog.errors import RaftlogError
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     Part,
     ProducerIdentity,

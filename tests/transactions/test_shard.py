@@ -8,11 +8,12 @@ import pytest
 
 from raftlog import limits
 from raftlog.errors import InvalidRequestError
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     COMPLETION_SECONDS,
     EPOCH_MAX,
     FIRST_VERSION,
+    Marker,
     TransactionSettings,
     TransactionShard,
     decode_key,
@@ -20,7 +21,6 @@ from raftlog.transactions.shard import (
     encode_key,
     partition_of_id,
 )
-from raftlog.transactions.values import Marker
 from tests.transactions import explore
 from tests.transactions.explore import Bounds, Explorer
 from tests.transactions.scene import NOW_MS, A, B, Scene
@@ -521,7 +521,7 @@ def test_the_partition_of_an_id_never_changes() -> None:
 
 
 def test_a_tick_looks_at_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.transactions.shard.TICK_IDS_MAX", 1)
+    monkeypatch.setattr("raftlog.transactions.TICK_IDS_MAX", 1)
     s = Scene()
     for name in ("x", "y"):
         s.add(s.init(name=name, timeout_ms=1_000), name=name)

@@ -40,7 +40,7 @@ from raftlog.server.groups.coordinator import Lookup
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.log_shard import Failed
 from raftlog.server.scheduling import Steps, in_steps
-from raftlog.transactions.values import TransactionPart
+from raftlog.transactions import TransactionPart
 from raftlog.types import TopicPartition
 
 # Maximum wait of a heartbeat as a share of the session timeout: so that one may be lost.

@@ -41,7 +41,7 @@ from raftlog.server.exchange import Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Steps
 from raftlog.storage import Appended
-from raftlog.transactions.values import TransactionPart
+from raftlog.transactions import TransactionPart
 from raftlog.types import (
     AUDIT_TOPIC,
     NO_BASE_OFFSET,

@@ -35,7 +35,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply
 from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
 from raftlog.server.transactions.shard import ActiveTransactions
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     STATUSES,
     Part,

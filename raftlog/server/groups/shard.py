@@ -35,7 +35,7 @@ from raftlog.errors import (
 from raftlog.server.log_shard import Decision, Failed, LogServices, LogShard
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Rounds, coalesced_deadline
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import LeaderEpoch
 
 logger = logging.getLogger(__name__)

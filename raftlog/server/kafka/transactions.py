@@ -38,16 +38,17 @@ from raftlog.server.exchange import check_once
 from raftlog.server.kafka.consumer_protocol import matching
 from raftlog.server.kafka.reply import KafkaReply, check_count, unsigned
 from raftlog.server.scheduling import Steps, in_steps
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     FIRST_VERSION,
+    Marker,
     Part,
     ProducerIdentity,
     Status,
+    TransactionPart,
     TransactionShard,
     TransactionView,
 )
-from raftlog.transactions.values import Marker, TransactionPart
 from raftlog.types import NO_PRODUCER_ID, OFFSETS_TOPIC
 
 _Init = codec.structs("response", api.INIT_PRODUCER_ID.key)

@@ -49,15 +49,16 @@ from raftlog.server.transactions.shard import (
     Place,
     TransactionServices,
 )
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
+    Marker,
     Part,
     ProducerIdentity,
+    TransactionPart,
     TransactionSettings,
     check_transactional_id,
     partition_of_id,
 )
-from raftlog.transactions.values import Marker, TransactionPart
 from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset
 
 if TYPE_CHECKING:

@@ -36,8 +36,7 @@ from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.partition import Partition
 from raftlog.server.transactions.shard import ActiveTransactions
 from raftlog.storage.producer_state import LastWritten
-from raftlog.transactions.shard import OpenPart, TransactionShard
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker, OpenPart, TransactionShard
 from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset
 
 if TYPE_CHECKING:

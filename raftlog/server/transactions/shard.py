@@ -1,6 +1,6 @@
 """Transactions of one partition of ``__transaction_state``, while this broker leads it.
 
-``raftlog.transactions.shard`` decides, and ``LogShard`` writes its decisions to the partition's
+``raftlog.transactions`` decides, and ``LogShard`` writes its decisions to the partition's
 log. A decision to commit or abort is carried out from its commit on: a marker goes to the leader of
 each partition of the transaction, again and again until that has committed it, or its topic is
 deleted. The next coordinator goes on with what this one leaves.
@@ -24,17 +24,18 @@ from raftlog.errors import (
 from raftlog.server.log_shard import Decision, Failed, LogServices, LogShard
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
     FIRST_VERSION,
     Ending,
+    Marker,
     Part,
     ProducerIdentity,
     StateChange,
+    TransactionPart,
     TransactionSettings,
     TransactionShard,
 )
-from raftlog.transactions.values import Marker, TransactionPart
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from raftlog.server.partition import Partition
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.observer import node_on
 from raftlog.testing.simulator.world import BrokerMachine, World
-from raftlog.transactions.shard import STATUSES, TransactionValue, decode_key, decode_value
+from raftlog.transactions import STATUSES, TransactionValue, decode_key, decode_value
 from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset, TopicPartition
 
 INVARIANTS: Final[Mapping[str, str]] = {

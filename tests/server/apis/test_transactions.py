@@ -48,7 +48,7 @@ from raftlog.server.apis.transactions import (
     WantedTransactions,
     list_transactions,
 )
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     STATUSES,
     TransactionSettings,
     TransactionShard,

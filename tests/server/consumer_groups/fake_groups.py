@@ -23,7 +23,7 @@ from raftlog.errors import InvalidRequestError, NotLeaderError, RaftlogError, Un
 from raftlog.server.groups.shard import ActiveShard, ShardServices
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
-from raftlog.transactions.values import Marker
+from raftlog.transactions import Marker
 from raftlog.types import Offset
 from tests.client.virtual import START_MS
 from tests.server.cluster.fake import Scene, state_of

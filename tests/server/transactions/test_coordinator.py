@@ -37,8 +37,7 @@ from raftlog.server.transactions.coordinator import (
 )
 from raftlog.server.transactions.hanging import CHECK_SECONDS
 from raftlog.testing.simulator.world import World
-from raftlog.transactions.shard import BUMPING_VERSION, ProducerIdentity
-from raftlog.transactions.values import Marker, TransactionPart
+from raftlog.transactions import BUMPING_VERSION, Marker, ProducerIdentity, TransactionPart
 from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.server.cluster.simulated import Cluster, on
 

@@ -26,13 +26,14 @@ from raftlog.server.transactions.shard import (
     Place,
     TransactionServices,
 )
-from raftlog.transactions.shard import (
+from raftlog.transactions import (
     BUMPING_VERSION,
+    Marker,
     Part,
     ProducerIdentity,
+    TransactionPart,
     TransactionSettings,
 )
-from raftlog.transactions.values import Marker, TransactionPart
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play, state_of
 

@@ -27,8 +27,8 @@ from raftlog.testing.simulator.transaction_observer import (
     TransactionObserver,
 )
 from raftlog.testing.simulator.world import World
-from raftlog.transactions.shard import STATUSES, TransactionValue, encode_key
-from raftlog.transactions.shard import _encode as encoded
+from raftlog.transactions import STATUSES, TransactionValue, encode_key
+from raftlog.transactions import _encode as encoded
 from raftlog.types import OFFSETS_TOPIC, TopicPartition
 
 P: Final = TopicPartition("t", 0)

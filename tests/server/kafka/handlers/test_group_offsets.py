@@ -22,7 +22,7 @@ from raftlog.kafka import codec, errors
 from raftlog.protocol import api as native
 from raftlog.protocol.records import OffsetFetchRequest
 from raftlog.server.scheduling import Acknowledge
-from raftlog.transactions.values import Marker, TransactionPart
+from raftlog.transactions import Marker, TransactionPart
 from tests.server.harness import RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
 

@@ -1,1 +1,0 @@
-"""Transactions: the pure part of their coordinator. ``raftlog.server.transactions`` runs it."""
