@@ -34,7 +34,7 @@ from raftlog.client.administration.admin import Admin
 from raftlog.config.address import Address
 from raftlog.disk import FILE_MODE
 from raftlog.errors import BrokerUnavailableError, RaftlogError
-from raftlog.failpoints.points import FILE_MARK, VARIABLE, Hit, hits_path, read_hits
+from raftlog.failpoints import FILE_MARK, VARIABLE, Hit, hits_path, read_hits
 from raftlog.protocol.api import (
     API_VERSIONS,
     DESCRIBE_TOPICS,

@@ -15,17 +15,21 @@ import pytest
 
 from raftlog.disk import OsDisk
 from raftlog.errors import InvalidConfigError
-from raftlog.failpoints import SITES
-from raftlog.failpoints.disk import FailpointDisk, role
-from raftlog.failpoints.points import (
+from raftlog.failpoints import (
+    CHANGES,
     FILE_BYTES_MAX,
+    READS,
     REFUSED,
+    SENDS,
+    SITES,
+    FailpointDisk,
     Failpoints,
+    Rule,
     hits_path,
+    parse,
     read_hits,
+    role,
 )
-from raftlog.failpoints.rules import Rule, parse
-from raftlog.failpoints.sites import CHANGES, READS, SENDS
 from raftlog.protocol.api import APIS
 from raftlog.storage import Store
 from raftlog.testing.cluster import FailpointSwitch

@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from raftlog.errors import BrokerUnavailableError
-from raftlog.failpoints import SITES, hits_path
-from raftlog.failpoints.rules import parse
+from raftlog.failpoints import SITES, hits_path, parse
 from raftlog.testing import wait_until
 from raftlog.testing.cluster import FailpointSwitch
 from raftlog_jepsen.cluster import Needs
