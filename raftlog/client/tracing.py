@@ -18,8 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from raftlog.client.aio.clients import AsyncProducer
 from raftlog.client.delivery import DeliveryFuture, Journey, RangesFuture
 from raftlog.client.producer import Producer
-from raftlog.client.producer_core import ProducerCore
-from raftlog.client.records import checked_headers
+from raftlog.client.producer_core import ProducerCore, checked_headers
 from raftlog.errors import RaftlogError
 from raftlog.install import install_command
 from raftlog.types import ConsumerRecord, Headers, OffsetRange, RecordMetadata

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raftlog import limits
 from raftlog.client import profiles
 from raftlog.client.accumulator import BATCH_BYTES, Run
-from raftlog.client.records import (
+from raftlog.client.producer_core import (
     checked_headers,
     checked_timestamp,
     column,
