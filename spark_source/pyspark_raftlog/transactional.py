@@ -2,7 +2,7 @@
 
 Tasks encode their rows and store nothing: the batches travel to the driver in the commit messages.
 When all tasks have ended, the driver stores them in one transaction, with the number of the write
-(``raftlog.client.steps``). So
+(``raftlog.client.resumable``). So
 
 - readers of committed records see all rows of a write together, and none of a write that failed;
 - a write that is repeated finds its number, and stores nothing: rows are not compared, and may
@@ -53,7 +53,7 @@ from pyspark_raftlog.writer import (
     encode_chunk,
 )
 from raftlog import TopicPartition, limits
-from raftlog.client.steps import Step, StepProducer
+from raftlog.client.resumable import Step, StepProducer
 from raftlog.clock import SystemClock
 from raftlog.errors import ProducerFencedError, UnsupportedFeatureError
 from raftlog.record import BatchBody

@@ -21,7 +21,7 @@ from pyspark_raftlog.transactional import (
     stage,
 )
 from raftlog import Admin, TopicPartition
-from raftlog.client.steps import Step, StepProducer
+from raftlog.client.resumable import Step, StepProducer
 from raftlog.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
