@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from raftlog import Admin, TopicPartition
 from raftlog.client.descriptions import (
     ClusterDescription,
     ClusterFeatures,
+    DecommissionProgress,
     EventDescription,
     PartitionOverview,
     RecoveryDescription,
@@ -23,7 +25,7 @@ from raftlog.config.broker import LOGGING_LEVELS
 from raftlog.errors import InvalidRequestError, RaftlogError, counted
 from raftlog.replication.placement import PlacedPartition, PlannedMove, rebalance
 from raftlog.types import TimestampMs, is_internal_topic
-from raftlog_cli import completing, options, output, overview, removal
+from raftlog_cli import completing, options, output, overview
 from raftlog_cli.main import STATUS_FAILED, Commands, Failed
 from raftlog_cli.options import TIME_GRAMMAR, parse_time
 
@@ -735,7 +737,7 @@ def decommission(
             return
         progress = admin.decommission_broker(broker)
         if not no_wait and not progress.removed:
-            progress = removal.wait(admin, broker, progress)
+            progress = wait_for_removal(admin, broker, progress)
     output.report(
         {"broker": broker, **asdict(progress)},
         f"broker {broker} is removed"
@@ -744,6 +746,26 @@ def decommission(
         f"{counted(progress.partitions, 'partition is', 'partitions are')} left",
         as_json=as_json,
     )
+
+
+def wait_for_removal(
+    admin: Admin, broker: int, progress: DecommissionProgress
+) -> DecommissionProgress:
+    """Wait until the broker is removed. Shows a progress bar and what the removal waits for."""
+    shown = ""
+    with click.progressbar(
+        length=progress.partitions, label=f"broker {broker}: partitions moved", file=sys.stderr
+    ) as bar:
+        left = progress.partitions
+        while not progress.removed:
+            if progress.waits_for and progress.waits_for != shown:
+                output.note(f"waiting: {progress.waits_for}")
+            shown = progress.waits_for
+            time.sleep(POLL_INTERVAL_S)
+            progress = admin.decommission_broker(broker)
+            bar.update(max(0, left - progress.partitions))
+            left = min(left, progress.partitions)
+    return progress
 
 
 @cluster.command(short_help="Recover the cluster after a majority of brokers is lost.")

@@ -16,7 +16,10 @@ from raftlog.errors import DataDirectoryError, InvalidConfigError, RaftlogError
 from raftlog.replication.placement import PlannedMove
 from raftlog.storage import Store
 from raftlog.testing.cluster import free_port
-from raftlog_cli import cluster, removal
+from raftlog_cli import (
+    cluster,
+)
+from raftlog_cli import cluster as removal
 from raftlog_cli.broker import with_id
 from tests.cli.conftest import Raftlog
 
@@ -125,6 +128,6 @@ def test_it_waits_until_the_broker_is_removed(
     done = DecommissionProgress(True, 0, has_vote=False, waits_for="")
     admin = Answers(hindered, hindered, done)
     first = DecommissionProgress(False, 2, has_vote=True, waits_for="")
-    assert removal.wait(cast(Admin, admin), 3, first) == done
+    assert removal.wait_for_removal(cast(Admin, admin), 3, first) == done
     assert admin.answers == []
     assert capsys.readouterr().err.count("t:0 has no leader") == 1
