@@ -19,7 +19,7 @@ from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, Nemesis,
 from raftlog_jepsen.nemesis.damage import DamageNemesis
 from raftlog_jepsen.nemesis.disks import DisksNemesis
 from raftlog_jepsen.nemesis.failpoints import FailpointsNemesis
-from raftlog_jepsen.nemesis.losses import LossesNemesis
+from raftlog_jepsen.nemesis.losses import LossesNemesis, VanishNemesis
 from raftlog_jepsen.nemesis.members import MembersNemesis
 from raftlog_jepsen.nemesis.membership import AdministrationNemesis, MembershipNemesis
 from raftlog_jepsen.nemesis.network import LinksNemesis, NetworkNemesis
@@ -29,7 +29,6 @@ from raftlog_jepsen.nemesis.process import (
     ProcessNemesis,
     ResourcesNemesis,
 )
-from raftlog_jepsen.nemesis.vanishing import VanishNemesis
 
 PROCESS = "nemesis"
 

@@ -16,8 +16,14 @@ from raftlog_jepsen.control import disks
 from raftlog_jepsen.control.disks import REGIONS
 from raftlog_jepsen.nemesis.base import FaultBudget, FaultPlan
 from raftlog_jepsen.nemesis.damage import DAMAGE_KINDS, OFTEN, REBUILT, DamageNemesis
-from raftlog_jepsen.nemesis.losses import LOSSES_KINDS, LossesNemesis
-from raftlog_jepsen.nemesis.vanishing import RECORD, SEGMENT, WAYS, VanishNemesis
+from raftlog_jepsen.nemesis.losses import (
+    LOSSES_KINDS,
+    RECORD,
+    SEGMENT,
+    WAYS,
+    LossesNemesis,
+    VanishNemesis,
+)
 from tests.integration.load import TOPIC
 from tests.jepsen_like.nemesis.stores import FakeCluster, FakeLedger, fake_cluster, loaded, shape_of
 
