@@ -35,6 +35,7 @@ _MODULES: Final = {
     "raftlog.mirror.source": "raftlog.mirror.mirror",
     "pyspark_raftlog.batch_reader": "pyspark_raftlog.reader",
     "pyspark_raftlog.client_options": "pyspark_raftlog.options",
+    "pyspark_raftlog.lag": "pyspark_raftlog.offsets",
     "pyspark_raftlog.option_names": "pyspark_raftlog.options",
     "pyspark_raftlog.option_values": "pyspark_raftlog.options",
     "pyspark_raftlog.selection": "pyspark_raftlog.options",

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_raftlog.lag import lag_of
+    from pyspark_raftlog.offsets import lag_of
     from pyspark_raftlog.planning import DataLossError
     from pyspark_raftlog.ranges import create_view, read_range
     from pyspark_raftlog.source import RaftlogDataSource, register
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "DataLossError": "pyspark_raftlog.planning",
     "RaftlogDataSource": "pyspark_raftlog.source",
     "create_view": "pyspark_raftlog.ranges",
-    "lag_of": "pyspark_raftlog.lag",
+    "lag_of": "pyspark_raftlog.offsets",
     "read_range": "pyspark_raftlog.ranges",
     "register": "pyspark_raftlog.source",
 }

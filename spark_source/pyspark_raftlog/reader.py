@@ -38,8 +38,7 @@ from pyspark_raftlog.bounds import (
     view_of,
 )
 from pyspark_raftlog.clients import Connection, GroupProgress, connection_of
-from pyspark_raftlog.lag import reported
-from pyspark_raftlog.offsets import StreamOffset
+from pyspark_raftlog.offsets import StreamOffset, reported
 from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.planning import (
     UNLIMITED,

@@ -19,8 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_raftlog import reader as stream_reader
 from pyspark_raftlog.catalog import Catalog
-from pyspark_raftlog.lag import LAG
-from pyspark_raftlog.offsets import RESERVED_KEY
+from pyspark_raftlog.offsets import LAG, RESERVED_KEY
 from pyspark_raftlog.options import Selection, SourceOptions
 from pyspark_raftlog.planning import DataLossError, LossKind, PartitionRange, View
 from pyspark_raftlog.reader import StreamReader

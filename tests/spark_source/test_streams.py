@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_raftlog.lag import LAG, lag_of
-from pyspark_raftlog.offsets import RESERVED_KEY
+from pyspark_raftlog.offsets import LAG, RESERVED_KEY, lag_of
 from raftlog import Admin, NewTopic, Producer, TopicPartition
 from raftlog.testing import Cluster
 from tests.spark_source.queries import Query, places
