@@ -53,7 +53,7 @@ from raftlog.types import NO_BASE_OFFSET, Buffer, LeaderEpoch, Offset, Timestamp
 if TYPE_CHECKING:
     from raftlog.server.apis.produce import Verification
     from raftlog.storage import CompactionTask
-    from raftlog.storage.transactions import Aborted
+    from raftlog.storage.producer_state import Aborted
     from raftlog.transactions import Marker
 
 

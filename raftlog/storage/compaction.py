@@ -41,9 +41,8 @@ from raftlog.record.batch import length_at
 from raftlog.record.compaction import Mask, Original, Rewriter, Rewritten, open_original
 from raftlog.storage import state_files
 from raftlog.storage.checkpoint import CheckpointFile
-from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.producer_state import Aborted, ProducerTable
 from raftlog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, base_offsets, file_name
-from raftlog.storage.transactions import Aborted
 from raftlog.types import Buffer, Offset, TimestampMs
 
 # Older parts are merged with the next part. Their tombstones then stay slightly longer.

@@ -21,7 +21,7 @@ from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
-from raftlog.storage.transactions import Aborted
+from raftlog.storage.producer_state import Aborted
 from raftlog.types import COMMITTED, LeaderEpoch, Offset
 
 

@@ -27,7 +27,7 @@ from raftlog.server.apis.produce import COMPLETION_SECONDS
 from raftlog.server.kafka import transactions
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
-from raftlog.storage.transactions import LogTransactions
+from raftlog.storage.producer_state import LogTransactions
 from raftlog.transactions import BUMPING_VERSION, FIRST_VERSION, Marker, TransactionPart
 from raftlog.types import OFFSETS_TOPIC
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_header, kafka_resealed

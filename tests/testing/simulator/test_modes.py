@@ -9,8 +9,7 @@ import pytest
 from raftlog.client.fetcher import _Dropped
 from raftlog.mirror import compacted
 from raftlog.server.cluster.node import ClusterNode
-from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.transactions import LogTransactions
+from raftlog.storage.producer_state import LogTransactions, ProducerTable
 from raftlog.testing.simulator import world
 from raftlog.testing.simulator.mirroring import MirrorPlan
 from raftlog.testing.simulator.mirroring import run as run_mirroring
