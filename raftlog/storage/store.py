@@ -5,9 +5,9 @@
     <directory>/clean                             exists after a clean stop, until the next open
     <directory>/catalog                           topics and their settings (``catalog``)
     <directory>/copies                            record of the partition copies (``copies``)
-    <directory>/brokers                           addresses of other brokers (``brokers_file``)
-    <directory>/cluster                           the cluster state (``cluster_file``)
-    <directory>/place, place.mark                 whether it is a copy (``place``)
+    <directory>/brokers                           addresses of other brokers (``state_files``)
+    <directory>/cluster                           the cluster state (``state_files``)
+    <directory>/place, place.mark                 whether it is a copy (``state_files``)
     <directory>/consensus.journal                 path only; ``consensus`` writes it
     <directory>/topics/<name>/<topic id>/<partition>/   one log each (``log``)
 
@@ -33,7 +33,7 @@ from raftlog.errors import (
     RaftlogError,
     UnknownPartitionError,
 )
-from raftlog.storage import cluster_file, place, quarantine, state_files
+from raftlog.storage import quarantine, state_files
 from raftlog.storage.catalog import Catalog, Dropping, Topic
 from raftlog.storage.checkpoint import Copies
 from raftlog.storage.log import Log
@@ -79,8 +79,8 @@ class Store:
         self._catalog = catalog
         self._copies = copies
         self.saved_brokers: Mapping[int, Address] = {}  # by ID, from the file ``brokers``
-        self.saved_cluster = cluster_file.ClusterCopy()
-        self.place = place.Place(identity.directory_id)
+        self.saved_cluster = state_files.ClusterCopy()
+        self.place = state_files.Place(identity.directory_id)
         self._logs = TopicLogs(disk, self.log_dirs, copies, cuts_torn=not has_peers)
         self.notes: list[str] = []  # findings of ``open`` outside the logs, for the operator's log
         # By topic id and partition: quarantined files whose new log found no disk space.
@@ -229,7 +229,7 @@ class Store:
         self.saved_time_ms = deletion_ms
 
     def save_brokers(self, addresses: Mapping[int, Address]) -> None:
-        """Save the addresses of the cluster's brokers, by ID, durably (``brokers_file``).
+        """Save the addresses of the cluster's brokers, by ID, durably (``state_files``).
 
         Any thread may call. Raises ``StorageFailedError``.
         """
@@ -238,13 +238,13 @@ class Store:
         except OSError as error:
             raise storage_error("saving the addresses of the brokers", error) from error
 
-    def save_cluster(self, copy: cluster_file.ClusterCopy) -> None:
-        """Save the state of the cluster, durably (``cluster_file``).
+    def save_cluster(self, copy: state_files.ClusterCopy) -> None:
+        """Save the state of the cluster, durably (``state_files``).
 
         Any thread may call. Raises ``StorageFailedError``.
         """
         try:
-            cluster_file.write(self._disk, self.directory, copy)
+            state_files.write_cluster(self._disk, self.directory, copy)
         except OSError as error:
             raise storage_error("saving the state of the cluster", error) from error
 
@@ -530,11 +530,11 @@ class Store:
         disk, directory, directory_id = self._disk, self.directory, self.identity.directory_id
         self.saved_time_ms = state_files.read_clock(disk, directory)
         self.saved_brokers = state_files.read_brokers(disk, directory)
-        self.saved_cluster = cluster_file.read(disk, directory)
+        self.saved_cluster = state_files.read_cluster(disk, directory)
         clean = state_files.take(disk, directory, directory_id=directory_id)
         self.was_clean |= clean
         # guard: a directory that was closed cleanly may be moved
-        self.place = place.take(
+        self.place = state_files.take_place(
             disk,
             directory,
             directory_id=directory_id,

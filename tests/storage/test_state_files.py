@@ -27,10 +27,14 @@ from raftlog.errors import (
     StorageFailedError,
 )
 from raftlog.record.batch import crc32c
-from raftlog.storage import Identity, Store, cluster_file, place, state_files
-from raftlog.storage.cluster_file import ClusterCopy
-from raftlog.storage.place import Place
-from raftlog.storage.state_files import IdentityFile, NameSyncs, storage_error
+from raftlog.storage import (
+    Identity,
+    Store,
+    state_files,
+)
+from raftlog.storage import state_files as cluster_file
+from raftlog.storage import state_files as place
+from raftlog.storage.state_files import ClusterCopy, IdentityFile, NameSyncs, Place, storage_error
 from raftlog.testing.disk import Fault, SimDisk, Stopped
 from tests.storage.crashes import sweep
 from tests.storage.directories import DATA, FIRST, host, open_store, reopened
@@ -627,23 +631,23 @@ def disk() -> SimDisk:
 
 
 def test_a_copy_is_there_after_a_start(disk: SimDisk) -> None:
-    assert cluster_file.read(disk, "data") == ClusterCopy()
-    cluster_file.write(disk, "data", COPY)
+    assert cluster_file.read_cluster(disk, "data") == ClusterCopy()
+    cluster_file.write_cluster(disk, "data", COPY)
     disk.power_cut()
-    assert cluster_file.read(disk, "data") == COPY
+    assert cluster_file.read_cluster(disk, "data") == COPY
 
 
 def test_a_damaged_file_is_no_copy(disk: SimDisk) -> None:
     for bad in (b"nonsense", state_files.encode({"version": 1})):
         disk.write_atomic("data/cluster", bad)
-        assert cluster_file.read(disk, "data") == ClusterCopy()
+        assert cluster_file.read_cluster(disk, "data") == ClusterCopy()
 
 
 def test_a_full_disk_keeps_the_older_one(disk: SimDisk) -> None:
-    cluster_file.write(disk, "data", COPY)
+    cluster_file.write_cluster(disk, "data", COPY)
     disk.faults.append(Fault(("write",), error=errno.ENOSPC))
-    cluster_file.write(disk, "data", ClusterCopy(8, b"x", {}))
-    assert cluster_file.read(disk, "data") == COPY
+    cluster_file.write_cluster(disk, "data", ClusterCopy(8, b"x", {}))
+    assert cluster_file.read_cluster(disk, "data") == COPY
 
 
 # -- place -----------------------------------------------------------------------------------------
@@ -658,7 +662,7 @@ class Directory:
         self.ids = count(1)
 
     def take(self, *, directory_id: str = "d", may_move: bool = False) -> Place:
-        return place.take(
+        return place.take_place(
             self.disk,
             "data",
             directory_id=directory_id,
@@ -754,7 +758,7 @@ def test_a_copy_does_not_start_on_a_full_disk_and_the_original_does() -> None:
 @pytest.mark.skipif(_file_system("/tmp") not in KEEP_INODES, reason="no file system for it")
 def test_a_copy_on_a_real_disk(tmp_path: Path) -> None:
     def take(directory: Path) -> Place:
-        return place.take(
+        return place.take_place(
             OsDisk(), str(directory), directory_id="d", may_move=False, new_id=lambda: "new"
         )
 

@@ -854,7 +854,7 @@ class Membership:
 #
 # The cluster state has the address of every registered broker. This broker may know an old state:
 # one that was down for long, or that joins, learns from brokers at addresses that it was given,
-# that it has saved (``storage.brokers_file``), or that connected to it.
+# that it has saved (``storage.state_files``), or that connected to it.
 
 
 class BrokerAddresses:

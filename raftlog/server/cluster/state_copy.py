@@ -11,7 +11,7 @@ from raftlog.errors import StorageFailedError
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.server.scheduling import Saver, Workers
 from raftlog.storage import Store
-from raftlog.storage.cluster_file import ClusterCopy
+from raftlog.storage.state_files import ClusterCopy
 
 SAVE_SECONDS: Final = 0.5  # seconds between two copies, at least: each contains the whole state
 

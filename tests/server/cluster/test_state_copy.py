@@ -17,7 +17,7 @@ from raftlog.server.cluster.internal_topics import raised
 from raftlog.server.cluster.state_copy import StateCopy
 from raftlog.server.scheduling import Workers
 from raftlog.storage import Store
-from raftlog.storage.cluster_file import ClusterCopy
+from raftlog.storage.state_files import ClusterCopy
 from raftlog.testing.simulator.world import World
 from raftlog.types import OFFSETS_TOPIC, NewTopic
 from tests.replication.samples import cluster, done, registration
