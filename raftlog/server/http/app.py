@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -35,17 +36,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from raftlog import errors, limits
 from raftlog.clock import Clock
 from raftlog.config import Address
+from raftlog.errors import (
+    AccessDeniedError,
+    RaftlogError,
+    SchemaError,
+)
+from raftlog.registry import rest
+from raftlog.registry.rest import Call
 from raftlog.security.acl import USER, Operation, Principal, ResourceType
-from raftlog.server.access.control import AccessControl, Caller
+from raftlog.server.access.control import AccessControl, Caller, Client
 from raftlog.server.authentication import OAUTHBEARER
 from raftlog.server.broker import Broker
 from raftlog.server.connection import address_of
 from raftlog.server.context import BrokerContext
 from raftlog.server.http.collect import LagTimes, Readiness, readiness_of, render, values_of
 from raftlog.server.http.host import Host, ask_http
-from raftlog.server.http.schemas import schema_routes
 from raftlog.server.metrics import Durations
 from raftlog.server.tls import tls_options
+from raftlog.types import SCHEMAS_TOPIC
 
 T = TypeVar("T")
 UNAVAILABLE: Final = 503
@@ -511,3 +519,92 @@ def _basic(header: str) -> tuple[str, str] | None:
     except (binascii.Error, UnicodeDecodeError):
         return None
     return (name, password) if colon else None
+
+
+# -- schema registry -------------------------------------------------------------------------------
+#
+# At the paths of Confluent's Schema Registry. ``raftlog.registry.rest`` has the paths and answers;
+# here, HTTP requests become its calls.
+
+METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+
+
+def schema_routes(context: BrokerContext, listen: Address) -> Sequence[BaseRoute]:
+    """Return the routes of the registry. ``listen``: the address that they are served at.
+
+    With authentication, ``rest.required`` says what a call requires. Without, everyone who reaches
+    the address can read; and write, if only this machine reaches it or insecure.allowed is set.
+    """
+    config = context.config
+    is_open = config.insecure_allowed or listen.is_loopback
+    may_all_write = not context.access.is_enforced and is_open
+
+    async def respond(request: Request) -> Response:
+        try:
+            call = await _call_of(request)
+            _check_access(context, request, call, may_all_write=may_all_write)
+            answer = await context.registry.call(call)
+        except RaftlogError as error:
+            answer = rest.failed(error)
+        accepted = request.headers.get("accept", "")
+        is_plain = "application/json" in accepted and "schemaregistry" not in accepted
+        content_type = "application/json" if is_plain else rest.CONTENT_TYPE
+        return Response(answer.body, answer.status, media_type=content_type)
+
+    return [
+        Route(f"/{root}{rest_of_path}", respond, methods=METHODS)
+        for root in rest.ROOTS
+        for rest_of_path in ("", "/{path:path}")
+    ]
+
+
+async def _call_of(request: Request) -> Call:
+    """Return the call of a request. Raises ``SchemaError``."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limits.SCHEMA_REQUEST_BYTES_MAX:
+            raise SchemaError(
+                f"the body is longer than {limits.SCHEMA_REQUEST_BYTES_MAX} bytes", 413
+            )
+    path = request.scope.get("raw_path") or request.url.path.encode()
+    unknown = request.headers.get(rest.ACCEPT_UNKNOWN, "").lower() == "true"
+    method = "GET" if request.method == "HEAD" else request.method
+    query = dict(list(request.query_params.items())[:20])
+    return Call(method, path.decode("latin-1"), query, bytes(body), unknown)
+
+
+def _check_access(
+    context: BrokerContext, request: Request, call: Call, *, may_all_write: bool
+) -> None:
+    """Raise ``AccessDeniedError`` if the user may not make the call, or if the page of another site
+    makes it with the user's browser.
+    """
+    origin = request.headers.get("origin")
+    # guard: pages of other sites cannot call the schema registry
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise AccessDeniedError("pages of other sites may not use the schema registry")
+    if not context.access.is_enforced:
+        if rest.is_write(call) and not may_all_write:
+            raise AccessDeniedError(
+                "this address is read-only: other machines reach it without authentication. Use "
+                "`raftlog schema put`, or set authentication.required or schema.registry.listen"
+            )
+        return
+    client: Client | None = request.user if "user" in request.scope else None
+    if client is None:
+        raise errors.AuthenticationError("this broker requires authentication")
+    caller = Caller(context.access, client)
+    try:
+        # guard: calls of the schema registry need rights
+        caller.require(rest.required(call), "TOPIC", SCHEMAS_TOPIC)
+    finally:
+        if caller.denied:
+            context.audit.note(
+                "denial",
+                principal=str(caller.principal),
+                host=caller.host,
+                request=f"{call.method} {call.path}"[:200],
+                resources=caller.denied,
+                outcome="AccessDeniedError",
+            )

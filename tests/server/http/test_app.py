@@ -21,10 +21,15 @@ from raftlog.config import Address
 from raftlog.errors import StorageFailedError
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
-from raftlog.server.http.app import DELAY_INTERVAL_SECONDS, Kept, LoopDelay, make_registry_app
+from raftlog.server.http.app import (
+    DELAY_INTERVAL_SECONDS,
+    Kept,
+    LoopDelay,
+    make_registry_app,
+    schema_routes,
+)
 from raftlog.server.http.collect import Readiness
 from raftlog.server.http.host import Answer, Host, ask_http, merge_metrics
-from raftlog.server.http.schemas import schema_routes
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play
 from tests.server.harness import TIMEOUT_S, FakeClock, batch_of, closed_by_peer
