@@ -44,7 +44,6 @@ from raftlog.server.cluster.controller import Decommissioning, PartitionControll
 from raftlog.server.cluster.elections import Backlog, HostedPartition, StateBroadcast, Surveys
 from raftlog.server.cluster.fetch_session import FetchSession, LeadershipCheck
 from raftlog.server.cluster.fetcher import MoveThrottle, ReplicaFetcher, ReplicaFetchers
-from raftlog.server.cluster.internal_topics import RAISED, InternalTopics
 from raftlog.server.cluster.membership import (
     CLUSTER_GROUP,
     GRACE_SECONDS,
@@ -59,7 +58,13 @@ from raftlog.server.cluster.membership import (
 from raftlog.server.cluster.recovery import Recovery
 from raftlog.server.cluster.replicas import Handover, Partitions
 from raftlog.server.cluster.state_copy import StateCopy
-from raftlog.server.cluster.topics import ClusterTopics, FirstUser, PlainCredentials
+from raftlog.server.cluster.topics import (
+    RAISED,
+    ClusterTopics,
+    FirstUser,
+    InternalTopics,
+    PlainCredentials,
+)
 from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import JournalReserve

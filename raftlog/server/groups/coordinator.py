@@ -319,7 +319,7 @@ class TopicMaker:
     def _possible_copies(self) -> int:
         """Wait for brokers for some time, and then go on with those that are there: consumers could
         not commit while one is down. The topic gets the other replicas when they are back
-        (``server.cluster.internal_topics``).
+        (``server.cluster.topics``).
         """
         if self._first_request_at is None:
             self._first_request_at = self._now()
