@@ -55,9 +55,8 @@ from raftlog.server.cluster.membership import (
     Liveness,
     Membership,
 )
-from raftlog.server.cluster.recovery import Recovery
+from raftlog.server.cluster.recovery import Recovery, StateCopy
 from raftlog.server.cluster.replicas import Handover, Partitions
-from raftlog.server.cluster.state_copy import StateCopy
 from raftlog.server.cluster.topics import (
     RAISED,
     ClusterTopics,

@@ -13,7 +13,7 @@ from raftlog.errors import ClusterNotReadyError, RaftlogError, StorageFailedErro
 from raftlog.replication.cluster_commands import BrokerRecord, TopicRecord, founding_state
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.replication.placement import Assignment, Target, usual_copies
-from raftlog.server.cluster.state_copy import StateCopy
+from raftlog.server.cluster.recovery import StateCopy
 from raftlog.server.cluster.topics import raised
 from raftlog.server.scheduling import Workers
 from raftlog.storage import Store
