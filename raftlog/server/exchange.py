@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
@@ -22,7 +22,6 @@ from raftlog.types import Buffer
 
 if TYPE_CHECKING:
     from raftlog.server.context import BrokerContext
-
 
 RequestT = TypeVar("RequestT", Request, KafkaRequest)
 
@@ -223,3 +222,39 @@ def check_once(api: str, names: Sequence[Hashable]) -> None:
                 f"{api} contains {shown} twice. Nothing was done. Specify each one once"
             )
         seen.add(name)
+
+
+# -- outcomes of the parts of one request ----------------------------------------------------------
+#
+# They are known at different times.
+
+T = TypeVar("T")
+
+
+class Outcomes(Generic[T]):
+    """``complete`` is called once every part has an outcome, with all of them in order.
+
+    Without parts, it is called at once.
+    """
+
+    __slots__ = ("_complete", "_missing", "_outcomes")
+
+    def __init__(self, count: int, complete: Callable[[list[T]], None]) -> None:
+        self._outcomes: list[T | None] = [None] * count
+        self._missing = count
+        self._complete = complete
+        if not count:
+            complete([])
+
+    def resolve(self, index: int, outcome: T) -> None:
+        """Set the outcome of a part."""
+        assert self._outcomes[index] is None, "a part of a request has one outcome"
+        self._outcomes[index] = outcome
+        self._missing -= 1
+        if not self._missing:
+            self._complete(cast(list[T], self._outcomes))
+
+    @property
+    def missing(self) -> list[int]:
+        """The parts without an outcome."""
+        return [index for index, outcome in enumerate(self._outcomes) if outcome is None]

@@ -31,10 +31,9 @@ from raftlog.protocol.records import (
 )
 from raftlog.protocol.schema import Message
 from raftlog.server import dispatch
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.connection import Connection
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Reply, check_once
+from raftlog.server.exchange import Outcomes, Reply, check_once
 from raftlog.server.metrics import Counters
 from tests.server.harness import Client, RunningBroker, batch_of
 

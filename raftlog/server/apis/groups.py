@@ -33,9 +33,8 @@ from raftlog.errors import (
 from raftlog.protocol import records
 from raftlog.protocol.connection import Request
 from raftlog.protocol.schema import Failure
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Reply
+from raftlog.server.exchange import Outcomes, Reply
 from raftlog.server.groups.coordinator import Lookup
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.log_shard import Failed

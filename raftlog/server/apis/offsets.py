@@ -15,9 +15,8 @@ from raftlog.protocol.records import (
     OffsetQuery,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Exchange, Reply, check_once
+from raftlog.server.exchange import Exchange, Outcomes, Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps
 from raftlog.types import COMMITTED, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs

@@ -29,9 +29,8 @@ from raftlog.protocol.peer import (
     check_envelope,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Reply
+from raftlog.server.exchange import Outcomes, Reply
 from raftlog.server.peers.links import Peering
 from raftlog.server.scheduling import Steps
 

@@ -35,9 +35,8 @@ from raftlog.protocol.schema import Failure, slices
 from raftlog.record import KAFKA_ROWS, BatchHeader, layout_at, uncompressed_length_at, validate
 from raftlog.security.acl import Principal
 from raftlog.security.producer_ids import owned_id
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Reply, check_once
+from raftlog.server.exchange import Outcomes, Reply, check_once
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Steps
 from raftlog.storage import Appended

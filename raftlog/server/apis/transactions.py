@@ -29,10 +29,9 @@ from raftlog.server.apis.groups import (
     find_coordinators,
     send_committed,
 )
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import Exchange, Reply
+from raftlog.server.exchange import Exchange, Outcomes, Reply
 from raftlog.server.scheduling import ITEMS_PER_STEP, Steps, in_steps
 from raftlog.server.transactions.shard import ActiveTransactions
 from raftlog.transactions import (

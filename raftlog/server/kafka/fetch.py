@@ -22,8 +22,8 @@ from raftlog.record.batch import KAFKA_ROWS
 from raftlog.record.kafka_batch import to_kafka
 from raftlog.server.apis.fetch import Part, PartRead, Read
 from raftlog.server.apis.offsets import At, Found, look_up
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
+from raftlog.server.exchange import Outcomes
 from raftlog.server.kafka.reply import (
     KafkaReply,
     by_topic,

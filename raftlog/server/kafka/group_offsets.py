@@ -27,9 +27,8 @@ from raftlog.server.apis.groups import (
     commit_pending,
     fetch_offsets,
 )
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import check_once
+from raftlog.server.exchange import Outcomes, check_once
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic
 from raftlog.server.kafka.reply import check_count as check_partitions
 from raftlog.server.scheduling import Steps, in_steps

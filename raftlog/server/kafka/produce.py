@@ -34,7 +34,6 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.record import BatchHeader, parse_header
 from raftlog.record.kafka_batch import KafkaProducer, check_batch, kafka_producer_at, to_stored
 from raftlog.server.apis import produce
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import (
     ACKS_ALL,
     ACKS_NONE,
@@ -45,6 +44,7 @@ from raftlog.server.apis.produce import (
 )
 from raftlog.server.apis.producers import list_producers
 from raftlog.server.context import BrokerContext
+from raftlog.server.exchange import Outcomes
 from raftlog.server.kafka import transactions
 from raftlog.server.kafka.reply import (
     KafkaReply,

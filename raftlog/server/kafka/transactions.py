@@ -24,7 +24,6 @@ from raftlog.kafka.api import Api
 from raftlog.kafka.codec import Message
 from raftlog.kafka.connection import KafkaRequest
 from raftlog.kafka.errors import Place, code_of
-from raftlog.server.apis.outcomes import Outcomes
 from raftlog.server.apis.produce import draw
 from raftlog.server.apis.transactions import (
     ListedTransactions,
@@ -34,7 +33,7 @@ from raftlog.server.apis.transactions import (
     topics_of,
 )
 from raftlog.server.context import BrokerContext
-from raftlog.server.exchange import check_once
+from raftlog.server.exchange import Outcomes, check_once
 from raftlog.server.kafka.consumer_protocol import matching
 from raftlog.server.kafka.reply import KafkaReply, check_count, unsigned
 from raftlog.server.scheduling import Steps, in_steps

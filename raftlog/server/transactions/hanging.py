@@ -31,7 +31,7 @@ from raftlog.protocol.peer import (
     TransactionOwnersRequest,
     TransactionOwnersResponse,
 )
-from raftlog.server.apis.outcomes import Outcomes
+from raftlog.server.exchange import Outcomes
 from raftlog.server.groups.shard import ActiveShard
 from raftlog.server.partition import Partition
 from raftlog.server.transactions.shard import ActiveTransactions
