@@ -75,7 +75,7 @@ from raftlog.server.partition import (
     Partition,
     ReplicaServices,
 )
-from raftlog.server.peers.links import PeerConnector, SocketPeerConnector
+from raftlog.server.peers import PeerConnector, SocketPeerConnector
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import ResponseBudget, Turns, Workers

@@ -17,7 +17,7 @@ from raftlog.protocol.connection import FRAME, Request
 from raftlog.protocol.schema import Message
 from raftlog.server.broker import Surroundings
 from raftlog.server.connection import Connection, ConnectionServices
-from raftlog.server.peers.links import PeerConnector
+from raftlog.server.peers import PeerConnector
 from raftlog.types import Buffer
 
 Hit = Callable[[str], None]

@@ -48,7 +48,7 @@ from raftlog.server.main import (
     world,
 )
 from raftlog.server.metrics import Counters
-from raftlog.server.peers.links import PeerChannel, SocketPeerConnector
+from raftlog.server.peers import PeerChannel, SocketPeerConnector
 from raftlog.server.scheduling import ResponseBudget, Turns, Workers
 from raftlog.testing import fork_server
 from tests.client.virtual import VirtualLoop

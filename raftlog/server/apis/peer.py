@@ -31,7 +31,7 @@ from raftlog.protocol.peer import (
 from raftlog.protocol.schema import Failure
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Outcomes, Reply
-from raftlog.server.peers.links import Peering
+from raftlog.server.peers import Peering
 from raftlog.server.scheduling import Steps
 
 

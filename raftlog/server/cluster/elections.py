@@ -35,7 +35,7 @@ from raftlog.replication.partition_state import (
 from raftlog.server.cluster.membership import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.partition import Partition
-from raftlog.server.peers.links import Answer, PeerLinks
+from raftlog.server.peers import Answer, PeerLinks
 from raftlog.storage import Log
 from raftlog.types import LeaderEpoch
 

@@ -45,7 +45,7 @@ from raftlog.replication.leadership import (
 from raftlog.replication.placement import CopyThrottle
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
-from raftlog.server.peers.links import Answer, PeerLinks
+from raftlog.server.peers import Answer, PeerLinks
 from raftlog.storage import Log
 from raftlog.types import Buffer, Offset
 

@@ -54,7 +54,7 @@ from raftlog.replication.cluster_state import (
     next_voters,
 )
 from raftlog.server.consensus_plane import ConsensusPlane, OutcomeDone
-from raftlog.server.peers.links import PeerLinks, PeerRegistry
+from raftlog.server.peers import PeerLinks, PeerRegistry
 from raftlog.server.scheduling import Saver, Workers
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store

@@ -68,7 +68,7 @@ from raftlog.server.connection import Connection
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import JournalReserve
 from raftlog.server.partition import Partition, ReplicaServices
-from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRegistry
+from raftlog.server.peers import PeerConnector, Peering, PeerLinks, PeerRegistry
 from raftlog.server.scheduling import Acknowledge, Workers
 from raftlog.server.topic_table import TopicTable
 from raftlog.storage import Store

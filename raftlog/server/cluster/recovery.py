@@ -75,7 +75,7 @@ from raftlog.server.cluster.membership import CLUSTER_GROUP, Incarnation, Livene
 from raftlog.server.cluster.replicas import Partitions
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.partition import Partition
-from raftlog.server.peers.links import PeerLinks
+from raftlog.server.peers import PeerLinks
 from raftlog.server.scheduling import Saver, Workers
 from raftlog.storage import Store
 from raftlog.storage.state_files import ClusterCopy

@@ -59,7 +59,7 @@ from raftlog.protocol.security import ApiVersionsRequest, Dialling
 from raftlog.server import dispatch as dispatching
 from raftlog.server.apis import peer
 from raftlog.server.context import BrokerContext
-from raftlog.server.peers.links import SocketPeerConnector
+from raftlog.server.peers import SocketPeerConnector
 from raftlog.types import Buffer
 from tests.server.cluster.fake import FakeReply
 from tests.server.peers.world import HANDLERS, SECRET, FakeBroker

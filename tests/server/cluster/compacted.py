@@ -12,7 +12,7 @@ import numpy as np
 from raftlog.record import split, validate
 from raftlog.record.compaction import Rewriter, open_original
 from raftlog.server.partition import Partition
-from raftlog.server.peers.links import Answer
+from raftlog.server.peers import Answer
 from raftlog.storage import Log
 from tests.record.batches import NOW_MS, batch_of
 from tests.server.cluster.copying import Copying

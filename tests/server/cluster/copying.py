@@ -19,7 +19,7 @@ from raftlog.server.cluster.fetcher import (
 )
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import Partition
-from raftlog.server.peers.links import Answer
+from raftlog.server.peers import Answer
 from raftlog.storage import Log
 from tests.server.cluster.fake import TOPIC_ID, Scene, write
 from tests.server.harness import values_of

@@ -37,7 +37,7 @@ from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import DiskWatch
 from raftlog.server.exchange import Reply
 from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
-from raftlog.server.peers.links import PeerLinks
+from raftlog.server.peers import PeerLinks
 from raftlog.server.scheduling import Done as WorkDone
 from raftlog.server.scheduling import Steps, Workers
 from raftlog.storage import Log

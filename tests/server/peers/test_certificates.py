@@ -13,7 +13,7 @@ from raftlog import Admin, tls
 from raftlog.clock import SystemClock
 from raftlog.errors import AccessDeniedError, AuthenticationError, InvalidConfigError
 from raftlog.protocol.peer import PeerIdentity
-from raftlog.server.peers.links import PeerLinks, PeerRegistry, SocketPeerConnector
+from raftlog.server.peers import PeerLinks, PeerRegistry, SocketPeerConnector
 from raftlog.testing.certificates import Certificates, create
 from raftlog.testing.cluster import free_port
 from tests.server.harness import RunningBroker, running

@@ -22,7 +22,7 @@ from raftlog.errors import ClusterNotReadyError, CommitUnknownError, StorageFail
 from raftlog.protocol.peer import PeerIdentity
 from raftlog.server import dispatch as dispatching
 from raftlog.server.consensus_plane import ConsensusPlane
-from raftlog.server.peers.links import SocketPeerConnector
+from raftlog.server.peers import SocketPeerConnector
 from raftlog.server.scheduling import Workers
 from tests.server.harness import FaultyDisk
 from tests.server.peers.world import HANDLERS, FakeBroker

@@ -41,7 +41,7 @@ from raftlog.protocol.peer import (
 )
 from raftlog.protocol.records import MetadataRequest
 from raftlog.protocol.security import Dialling
-from raftlog.server.peers.links import (
+from raftlog.server.peers import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
     PeerChannel,

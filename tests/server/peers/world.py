@@ -23,7 +23,7 @@ from raftlog.server.apis import peer
 from raftlog.server.authentication import Authenticator
 from raftlog.server.connection import Connection, Connections
 from raftlog.server.metrics import Counters
-from raftlog.server.peers.links import PeerConnector, Peering, PeerLinks, PeerRegistry
+from raftlog.server.peers import PeerConnector, Peering, PeerLinks, PeerRegistry
 from raftlog.server.scheduling import ResponseBudget, Steps, Turns, Workers
 from tests.client.virtual import VirtualLoop
 
