@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from raftlog.testing.checker import transactions as checks
-from raftlog.testing.checker.gather_transactions import TransactionsGatherer
+from raftlog.testing.checker.gather import TransactionsGatherer
 from raftlog.testing.checker.judge import judge
 from raftlog.testing.checker.transactions import KINDS, Place, Read, Transaction, check
 from raftlog.testing.checker.verdict import KINDS as ALL_KINDS
