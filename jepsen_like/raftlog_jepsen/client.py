@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from raftlog import errors
 from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.errors import RaftlogError
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import (
+from raftlog.testing import history
+from raftlog.testing.history import (
     Append,
     Commit,
     Committed,
@@ -293,7 +293,7 @@ class Clients:
                 count = part.last - part.first + 1
                 acknowledged.append((next_value, count, part.first))
                 next_value += count
-        return self._completed(group, entries.places(acknowledged), failures)
+        return self._completed(group, history.places(acknowledged), failures)
 
     def _completed(
         self,
@@ -353,7 +353,7 @@ class Clients:
             self.recorder.record(done)
             raise
         for partition, found in by_partition(records).items():
-            done.records[str(partition)] = list(entries.runs(found))
+            done.records[str(partition)] = list(history.runs(found))
             positions[partition] = found[-1][0] + 1
         self.recorder.record(done)
         return len(records)
@@ -380,8 +380,8 @@ class Clients:
 def _record(value: int, padding: int, count: int) -> tuple[bytes | None, dict[str, Any]]:
     """Return the record to send and its other arguments: key and headers if ``count`` is not 0."""
     if not count:
-        return entries.encode_value(value, padding), {}
-    key, record, headers = entries.encode(value, padding, count)
+        return history.encode_value(value, padding), {}
+    key, record, headers = history.encode(value, padding, count)
     return record, {"key": key, "headers": headers}
 
 
@@ -397,7 +397,7 @@ def by_partition(
 ) -> dict[TopicPartition, list[tuple[int, int, int]]]:
     """Return (offset, value, leader epoch) of each record by partition, in the order of the
     poll."""
-    decode = entries.decode_value
+    decode = history.decode_value
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records:
         name = record.topic, record.partition
@@ -406,7 +406,7 @@ def by_partition(
         if record.key is None:
             number = decode(record.value)
         else:
-            number = entries.decode(record.key, record.value, record.headers)
+            number = history.decode(record.key, record.value, record.headers)
         found[name].append((record.offset, number, record.leader_epoch))
     return {TopicPartition(*name): rows for name, rows in found.items()}
 

@@ -30,8 +30,8 @@ from raftlog.storage import inspect
 from raftlog.storage.catalog import Catalog
 from raftlog.storage.opening import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import Dump, Note, Read, Recorder, Seen
+from raftlog.testing import history
+from raftlog.testing.history import Dump, Note, Read, Recorder, Seen
 from raftlog.types import Offset, TopicPartition
 from raftlog_jepsen.client import Source, by_partition, describe
 from raftlog_jepsen.workload.base import (
@@ -144,7 +144,7 @@ class _Reader:
             return False
         for partition, rows in by_partition(records).items():
             found = self.found[partition]
-            found[-1:] = entries.joined(chain(found[-1:], entries.runs(rows)))
+            found[-1:] = history.joined(chain(found[-1:], history.runs(rows)))
             self.positions[partition] = rows[-1][0] + 1
         return True
 
@@ -318,7 +318,7 @@ class _Dumping:
         if is_internal(partition.topic):
             deque(records, 0)
             records = iter(())
-        found = list(entries.runs(records))
+        found = list(history.runs(records))
         for part in _parts(found):
             self._record(
                 partition,
@@ -344,7 +344,7 @@ class _Dumping:
                 lists = decode_lists(row.data, check_crc=False)
                 rows = zip(
                     lists.offsets,
-                    map(entries.decode, lists.keys, lists.values, lists.headers),
+                    map(history.decode, lists.keys, lists.values, lists.headers),
                     repeat(row.header.leader_epoch),
                     strict=False,
                 )

@@ -27,7 +27,7 @@ import msgspec
 from raftlog import Consumer
 from raftlog.aio import AsyncConsumer
 from raftlog.errors import ClosedError, InstanceFencedError, RaftlogError
-from raftlog.testing.history import entries
+from raftlog.testing import history
 from raftlog.types import ConsumerRecord, Offset, TopicPartition
 from raftlog_jepsen.client import by_partition, describe, noted
 from raftlog_jepsen.kafka_clients import commit, connecting, error_of, logger, record_of
@@ -135,7 +135,7 @@ class Work:
         emit(
             Event(
                 what="given",
-                records={str(tp): list(entries.runs(rows)) for tp, rows in found.items()},
+                records={str(tp): list(history.runs(rows)) for tp, rows in found.items()},
             )
         )
         for tp, rows in found.items():

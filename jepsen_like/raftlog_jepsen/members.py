@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from raftlog.testing.fork_server import SOURCE, python_path
-from raftlog.testing.history.entries import Commit, Member, Note, Poll, Recorder, Seen
+from raftlog.testing.history import Commit, Member, Note, Poll, Recorder, Seen
 from raftlog_jepsen.cluster import how_it_ended, state_of
 from raftlog_jepsen.member import Event, Settings
 from raftlog_jepsen.plan import ClientName, GroupShape, MemberShape

@@ -31,7 +31,7 @@ from typing import Any, Final, Literal
 import raftlog
 from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.checker.verdict import Verdict
-from raftlog.testing.history.entries import Note, Phase, Recorder, Start, read
+from raftlog.testing.history import Note, Phase, Recorder, Start, read
 from raftlog_jepsen import plan
 from raftlog_jepsen.cluster import ClusterUnderTest, Needs
 from raftlog_jepsen.control import namespaces

@@ -19,7 +19,7 @@ from raftlog.errors import UnknownTopicError
 from raftlog.testing.checker import judge
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Valid, Verdict
-from raftlog.testing.history.entries import Recorder
+from raftlog.testing.history import Recorder
 from raftlog_cli import chaos as chaos_module
 from raftlog_cli.chaos import STATUSES, NothingKnownError, Rate
 from raftlog_jepsen import runner

@@ -14,7 +14,7 @@ import msgspec
 import zstandard
 
 from raftlog.testing.checker.judge import GOLDEN, VALID, Case, Edit, GoldenHistories
-from raftlog.testing.history.entries import AnyEntry
+from raftlog.testing.history import AnyEntry
 from tests.testing.checker.history_editor import HistoryEditor
 from tests.testing.checker.mutations import MUTATIONS
 from tests.testing.checker.synthetic import Size, history

@@ -19,7 +19,7 @@ from raftlog.testing import cluster
 from raftlog.testing.checker.judge import judge_file
 from raftlog.testing.checker.verdict import KINDS
 from raftlog.testing.cluster import wait_until
-from raftlog.testing.history.entries import AnyEntry
+from raftlog.testing.history import AnyEntry
 from raftlog_jepsen.nemesis import driver
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,9 @@ from random import Random
 from typing import TypeVar
 
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing import history as values
 from raftlog.testing.checker.judge import judge
-from raftlog.testing.history import entries as values
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Admin,
     AnyEntry,
     Append,

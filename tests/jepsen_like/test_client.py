@@ -28,10 +28,10 @@ from raftlog.errors import (
     RaftlogError,
 )
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing import history as values
 from raftlog.testing.cluster import free_port
 from raftlog.testing.fork_server import SOURCE, python_path
-from raftlog.testing.history import entries as values
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Commit,

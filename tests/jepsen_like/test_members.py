@@ -16,9 +16,9 @@ import pytest
 
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import cluster, wait_until
+from raftlog.testing import history as entries
 from raftlog.testing.fork_server import SOURCE, python_path
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import AnyEntry, Commit, Member, Note, Poll, Recorder, read
+from raftlog.testing.history import AnyEntry, Commit, Member, Note, Poll, Recorder, read
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_jepsen import member
 from raftlog_jepsen import members as module

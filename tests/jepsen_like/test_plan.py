@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raftlog.aio import AsyncConsumer, AsyncProducer
 from raftlog.config.topic import TopicConfig
 from raftlog.testing.checker.judge import RETENTION_MS_MIN
-from raftlog.testing.history.entries import PADDING_MAX
+from raftlog.testing.history import PADDING_MAX
 from raftlog_jepsen import plan
 from raftlog_jepsen.member import Settings, Work
 from raftlog_jepsen.plan import (

@@ -27,10 +27,10 @@ from raftlog.protocol.records import (
     TopicDescription,
 )
 from raftlog.testing import Cluster, cluster
+from raftlog.testing import history as keys
+from raftlog.testing import history as values
 from raftlog.testing.checker.judge import judge, judge_file
-from raftlog.testing.history import entries as keys
-from raftlog.testing.history import entries as values
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Dump,

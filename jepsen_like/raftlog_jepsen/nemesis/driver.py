@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from raftlog.errors import RaftlogError
-from raftlog.testing.history.entries import Fault, Note, Recorder
+from raftlog.testing.history import Fault, Note, Recorder
 from raftlog_jepsen.nemesis.base import Effect, Expectation, FaultPlan, Nemesis, not_injected
 from raftlog_jepsen.nemesis.damage import DamageNemesis
 from raftlog_jepsen.nemesis.disks import DisksNemesis

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Admin,
     AnyEntry,
     Append,

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raftlog.testing import history
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Outage, Valid, Verdict
-from raftlog.testing.history import entries as history
-from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
+from raftlog.testing.history import AnyEntry, DamagedHistoryError
 from raftlog_jepsen.report import pictures
 from raftlog_jepsen.report.digest import Digest, FaultSpan, digest, quantile_s
 from raftlog_jepsen.report.pictures import Window, ownership, timeline

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from raftlog.testing.history.entries import Member
+from raftlog.testing.history import Member
 from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.report.digest import NS, Digest, FaultSpan, Second, quantile_s
 

@@ -39,7 +39,7 @@ from typing import Any, Final, TypeAlias
 
 from raftlog.aio import AsyncAdmin, AsyncProducer
 from raftlog.errors import RaftlogError
-from raftlog.testing.history.entries import Delete
+from raftlog.testing.history import Delete
 from raftlog.types import TopicPartition
 from raftlog_jepsen.client import Process, describe
 from raftlog_jepsen.plan import TopicShape, WorkloadName

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from raftlog.aio import AsyncAdmin, AsyncConsumer
 from raftlog.errors import InvalidRequestError, RaftlogError, TopicExistsError
-from raftlog.testing.history.entries import Admin, Note, Recorder
+from raftlog.testing.history import Admin, Note, Recorder
 from raftlog.types import NewTopic, TopicPartition
 from raftlog_jepsen.client import AnyConsumer, Clients, Source, describe
 from raftlog_jepsen.members import Members

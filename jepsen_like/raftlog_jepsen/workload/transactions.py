@@ -40,7 +40,7 @@ from raftlog.errors import (
     TransactionAbortedError,
     UnknownGroupError,
 )
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Placed,
     Transact,
     TxnRead,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, Final
 
+from raftlog.testing import history
 from raftlog.testing.checker.gather_groups import GroupsGatherer
 from raftlog.testing.checker.transactions import (
     Finding,
@@ -21,8 +22,7 @@ from raftlog.testing.checker.transactions import (
     check,
 )
 from raftlog.testing.checker.verdict import FAR, TRANSACTIONS, UNSETTLED, Table
-from raftlog.testing.history import entries as history
-from raftlog.testing.history.entries import AnyEntry, Seen
+from raftlog.testing.history import AnyEntry, Seen
 from raftlog.types import Offset, TopicPartition
 
 NEVER: Final = FAR  # time of a missing completion

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
+from raftlog.testing import history
 from raftlog.testing.checker.verdict import FAR, Table
-from raftlog.testing.history import entries as history
 
 SECOND: Final = 1_000_000_000
 NEVER: Final = FAR

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import zstandard
 
+from raftlog.testing import history
 from raftlog.testing.checker import groups, log
 from raftlog.testing.checker import run as run_checks
 from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, SECOND, Gatherer
@@ -27,8 +28,7 @@ from raftlog.testing.checker.verdict import (
     Verdict,
     judged,
 )
-from raftlog.testing.history import entries as history
-from raftlog.testing.history.entries import AnyEntry, DamagedHistoryError
+from raftlog.testing.history import AnyEntry, DamagedHistoryError
 
 RETENTION: Final = ("retention.ms", "retention.bytes")
 RETENTION_MS_MIN: Final = 86_400_000  # longer than a run

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raftlog.testing import history
 from raftlog.testing.checker.gather import FAIL, NEVER, SECOND, Copy
 from raftlog.testing.checker.partition import Log, Partition
 from raftlog.testing.checker.verdict import (
@@ -31,7 +32,6 @@ from raftlog.testing.checker.verdict import (
     overlaps,
     running_max,
 )
-from raftlog.testing.history import entries
 
 
 def check_appends(partition: Partition, findings: Findings) -> None:
@@ -697,9 +697,9 @@ class State:
         offset, value = _records(runs)
         last = np.full(count, NOWHERE, np.int64)
         is_deleted = np.zeros(count, np.bool_)
-        key = entries.keys_of(value, count)
+        key = history.keys_of(value, count)
         last[key] = offset  # of several assignments to one index the last one counts
-        is_deleted[key] = entries.are_tombstones(value)
+        is_deleted[key] = history.are_tombstones(value)
         return State(last, is_deleted)
 
 
@@ -712,25 +712,25 @@ class Deletions:
         self.last = np.full(count, NOWHERE, np.int64)
         appends = partition.appends
         offset, value = _records(partition.promised)
-        is_tombstone = entries.are_tombstones(value)
+        is_tombstone = history.are_tombstones(value)
         offset, value = offset[is_tombstone], value[is_tombstone]
-        np.maximum.at(self.last, entries.keys_of(value, count), offset)
+        np.maximum.at(self.last, history.keys_of(value, count), offset)
         unknown = appends.outcome != FAIL
         first, many = appends.first[unknown], appends.count[unknown]
         tried = _spread(first, many)
-        tried = tried[entries.are_tombstones(tried)]
+        tried = tried[history.are_tombstones(tried)]
         tried = np.setdiff1d(tried, value)
-        self.last[entries.keys_of(tried, count)] = FAR
+        self.last[history.keys_of(tried, count)] = FAR
 
 
 def may_be_gone(partition: Partition, records: Runs, state: State, deletions: Deletions) -> Bools:
     """Return for each of these single records whether a copy with ``state`` may lack it."""
     offset, value = records.offset, records.value
-    key = entries.keys_of(value, partition.keys)
+    key = history.keys_of(value, partition.keys)
     there, is_behind = state.last[key], state.last[key] > offset
     if partition.keeps_tombstones:
         return is_behind
-    is_deleting = entries.are_tombstones(value)
+    is_deleting = history.are_tombstones(value)
     deleted = deletions.last[key] > offset
     found: Bools = is_behind | ((there < partition.gone_below) & (is_deleting | deleted))
     return found
@@ -800,8 +800,8 @@ def _copy(
 def _missing(
     partition: Partition, copy: Copy, missing: Runs, state: State, findings: Findings
 ) -> None:
-    key = entries.keys_of(missing.value, partition.keys)
-    is_dead = entries.are_tombstones(missing.value)
+    key = history.keys_of(missing.value, partition.keys)
+    is_dead = history.are_tombstones(missing.value)
     last = _last_of_each(key, missing.offset)
     is_back = is_dead & (state.last[key] >= 0) & ~state.is_deleted[key] & last
     is_gone = state.is_deleted[key] | (partition.keeps_tombstones & (state.last[key] == NOWHERE))

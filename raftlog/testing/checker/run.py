@@ -27,7 +27,7 @@ from raftlog.testing.checker.verdict import (
     agree,
     overlaps,
 )
-from raftlog.testing.history.entries import Phase
+from raftlog.testing.history import Phase
 
 SHARE_OK_MIN: Final = 0.5
 SENT_MIN: Final = 20  # appends under faults; with fewer, no share is computed

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from raftlog.testing.history.entries import write
+from raftlog.testing.history import write
 from raftlog.testing.simulator import mirroring, recovering, transacting
 from raftlog.testing.simulator.scenario import MODES, Scenario, Verdict, entries, run
 from raftlog.testing.simulator.world import Result

@@ -27,12 +27,12 @@ from raftlog.storage.checkpoint import CheckpointFile
 from raftlog.storage.inspect import scan
 from raftlog.storage.opening import live_bases
 from raftlog.storage.segment import LOG_SUFFIX, base_offsets, file_name
+from raftlog.testing import history as format1
 from raftlog.testing.checker.gather import FORMER, NEVER
 from raftlog.testing.checker.judge import Limits, judge
 from raftlog.testing.checker.run import NO_APPENDS
 from raftlog.testing.disk import CachedFile, SimDisk
-from raftlog.testing.history import entries as format1
-from raftlog.testing.history.entries import STRANGE, AnyEntry, are_tombstones, keys_of
+from raftlog.testing.history import STRANGE, AnyEntry, are_tombstones, keys_of
 from raftlog.testing.simulator import history as simulated
 from raftlog.testing.simulator.faults import HANGS, FaultPlan, Nemesis
 from raftlog.testing.simulator.history import (

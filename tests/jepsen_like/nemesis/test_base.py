@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import BrokerUnavailableError
-from raftlog.testing.history.entries import Fault, Note, Recorder, read
+from raftlog.testing.history import Fault, Note, Recorder, read
 from raftlog.types import TopicPartition
 from raftlog_jepsen.cluster import Needs
 from raftlog_jepsen.control import disks

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Fault,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.testing.history.entries import Admin, Note, Phase, Poll
+from raftlog.testing.history import Admin, Note, Phase, Poll
 from raftlog_jepsen.cluster import ClusterUnderTest
 from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.report import digest as module

@@ -14,7 +14,7 @@ import pytest
 
 from raftlog.testing.checker import verdict as checker
 from raftlog.testing.checker.verdict import Anomaly, Outage, Verdict
-from raftlog.testing.history.entries import AnyEntry, Note, Recorder
+from raftlog.testing.history import AnyEntry, Note, Recorder
 from raftlog_jepsen.report import html
 from raftlog_jepsen.report.digest import Digest, FaultSpan, digest
 from raftlog_jepsen.report.html import MARKS, judgement_of, write_report

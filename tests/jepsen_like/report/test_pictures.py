@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog.testing.checker.judge import judge
-from raftlog.testing.history.entries import AnyEntry, Member
+from raftlog.testing.history import AnyEntry, Member
 from raftlog_jepsen.nemesis import driver
 from raftlog_jepsen.report import html, pictures
 from raftlog_jepsen.report.digest import digest

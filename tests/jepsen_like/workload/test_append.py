@@ -17,9 +17,9 @@ from raftlog import Producer
 from raftlog.aio import AsyncProducer
 from raftlog.errors import InvalidRequestError, NotLeaderError
 from raftlog.testing import Cluster, cluster
+from raftlog.testing import history as entries
 from raftlog.testing.cluster import free_port
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     STRANGE,
     Admin,
     AnyEntry,

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.testing import Cluster, cluster
 from raftlog.testing.checker.judge import judge
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Commit,
     Committed,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from raftlog.testing.history.entries import AnyEntry, Append, Dump, Ends, Poll, Read, Seen
+from raftlog.testing.history import AnyEntry, Append, Dump, Ends, Poll, Read, Seen
 
 T = TypeVar("T", Append, Poll, Read, Dump, Ends)
 Edit = Callable[[list[Seen]], list[Seen]]

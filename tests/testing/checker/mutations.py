@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from raftlog.testing.history.entries import Admin, Append, Ends, Poll, Read, Seen
+from raftlog.testing.history import Admin, Append, Ends, Poll, Read, Seen
 from tests.testing.checker import mutations_of_groups as groups
 from tests.testing.checker import mutations_of_runs as runs
 from tests.testing.checker import mutations_of_transactions as txn

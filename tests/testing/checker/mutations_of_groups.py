@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import (
+from raftlog.testing import history as entries
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Commit,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Append,
     Commit,
     Committed,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from raftlog.testing.history.entries import AnyEntry, Transact, TxnRead
+from raftlog.testing.history import AnyEntry, Transact, TxnRead
 from tests.testing.checker.history_editor import HistoryEditor
 
 A, B, OUT = "txn:0", "txn:1", "txn-out:0"

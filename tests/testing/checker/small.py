@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from raftlog.testing.checker.judge import DEFAULT, Limits, judge
 from raftlog.testing.checker.verdict import Verdict
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Admin,
     AnyEntry,
     Append,

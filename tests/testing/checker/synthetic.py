@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, Literal
 
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     Admin,
     AnyEntry,
     Append,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from raftlog.testing.history import entries as keys
-from raftlog.testing.history.entries import AnyEntry, Append, Poll, Seen, Type
+from raftlog.testing import history as keys
+from raftlog.testing.history import AnyEntry, Append, Poll, Seen, Type
 
 PARTITION: Final = "keyed:0"
 KEYS: Final = 24

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Commit,

@@ -8,7 +8,7 @@ import pytest
 from raftlog.testing.checker.gather import FAIL, INFO, OK, Gatherer
 from raftlog.testing.checker.gather_groups import NEVER, GroupsGatherer, Share
 from raftlog.testing.checker.groups import Commits, Fetched
-from raftlog.testing.history.entries import Append, Commit, Committed, Ends, Fault, Poll, Start
+from raftlog.testing.history import Append, Commit, Committed, Ends, Fault, Poll, Start
 from tests.testing.checker.small import SECOND, P, Small, good
 
 # -- gathering -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from raftlog.testing.checker.gather import FAIL, INFO, NEVER, OK, Change, FaultS
 from raftlog.testing.checker.judge import NO_DUMPS
 from raftlog.testing.checker.partition import UNCLEAR, Lifetimes, Log, Partition, Polls
 from raftlog.testing.checker.verdict import Runs, Table
-from raftlog.testing.history.entries import Phase, Read, Seen
+from raftlog.testing.history import Phase, Read, Seen
 from tests.testing.checker.small import SECOND, P, Small, good
 
 # -- partitions ------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import zstandard
 
+from raftlog.testing import history as keys
 from raftlog.testing.checker import judge as judge_history
 from raftlog.testing.checker import log, run
 from raftlog.testing.checker.judge import GOLDEN, VALID, Result, is_expected, judge
 from raftlog.testing.checker.verdict import KINDS
-from raftlog.testing.history import entries as keys
-from raftlog.testing.history.entries import (
+from raftlog.testing.history import (
     AnyEntry,
     Append,
     Commit,

@@ -14,7 +14,7 @@ from raftlog.testing.checker.judge import judge
 from raftlog.testing.checker.transactions import KINDS, Place, Read, Transaction, check
 from raftlog.testing.checker.verdict import KINDS as ALL_KINDS
 from raftlog.testing.checker.verdict import TRANSACTIONS, UNSETTLED
-from raftlog.testing.history.entries import AnyEntry, Phase, Transact
+from raftlog.testing.history import AnyEntry, Phase, Transact
 from raftlog.types import Offset, TopicPartition
 from tests.testing.checker.mutations_of_transactions import transactions
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from raftlog.testing import history as entries
 from raftlog.testing.checker.judge import LOSSES, NOT_COMPACTED, Limits, judge, judge_file
 from raftlog.testing.checker.verdict import (
     FAR,
@@ -35,8 +36,7 @@ from raftlog.testing.checker.verdict import (
     overlaps,
     running_max,
 )
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import STRANGE, AnyEntry, Ends, Read, Recorder, Seen
+from raftlog.testing.history import STRANGE, AnyEntry, Ends, Read, Recorder, Seen
 from tests.testing.checker.small import SECOND, P, Small, good
 from tests.testing.checker.synthetic import Size, history
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.testing.history import entries
-from raftlog.testing.history.entries import (
+from raftlog.testing import history as entries
+from raftlog.testing.history import (
     STRANGE,
     Admin,
     AnyEntry,
