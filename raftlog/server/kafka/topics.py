@@ -38,7 +38,7 @@ from raftlog.server.apis.cluster import throttle_moves
 from raftlog.server.apis.topics import Changed, Deleted, Deletion
 from raftlog.server.cluster.topics import NamedTopic
 from raftlog.server.context import BrokerContext
-from raftlog.server.kafka import group_settings
+from raftlog.server.kafka import consumer_protocol
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check_count, unsigned
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
@@ -674,11 +674,11 @@ def _describe_loggers() -> list[Message]:
 
 
 def _describe_group(context: BrokerContext, group: str) -> list[Message]:
-    group_settings.check_group(group)
+    consumer_protocol.check_group(group)
     held = context.access.authority.machine.groups.get(group, {})
-    values = {**group_settings.of_broker(context.config), **held}
+    values = {**consumer_protocol.of_broker(context.config), **held}
     found = []
-    for name, key in group_settings.GROUP_KEYS.items():
+    for name, key in consumer_protocol.GROUP_KEYS.items():
         value = values[name]
         source = SOURCE_DEFAULT if value == key.default else SOURCE_BROKER
         source = SOURCE_GROUP if name in held else source
@@ -823,7 +823,7 @@ def _alter(
         if resource.resource_type == GROUP:
             name = resource.resource_name
             held = context.access.authority.machine.groups.get(name, {})
-            await group_settings.alter_group(
+            await consumer_protocol.alter_group(
                 context,
                 name,
                 changes_of(resource, held, {}),

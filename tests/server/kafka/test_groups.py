@@ -17,8 +17,7 @@ from raftlog.protocol import api as native
 from raftlog.protocol.records import DescribeGroupsRequest, ListGroupsRequest
 from raftlog.replication.cluster_commands import PEER_PROTOCOL_GROUPS
 from raftlog.server.kafka import consumer_protocol
-from raftlog.server.kafka.consumer_protocol import matching
-from raftlog.server.kafka.group_settings import HEARTBEAT, SESSION
+from raftlog.server.kafka.consumer_protocol import HEARTBEAT, SESSION, matching
 from raftlog.server.scheduling import ITEMS_PER_STEP
 from tests.server.harness import RunningBroker, running
 from tests.server.kafka.group_client import GroupClient, grouped, message
