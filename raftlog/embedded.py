@@ -21,8 +21,7 @@ from raftlog.client.connection import Connection
 from raftlog.client.consumer import Consumer
 from raftlog.client.producer import Producer
 from raftlog.client.scan import ClusterSource, Scan
-from raftlog.client.threaded import Closeable
-from raftlog.client.threads import LoopThread
+from raftlog.client.threads import Closeable, LoopThread
 from raftlog.clock import SystemClock
 from raftlog.config import Address, BrokerConfig
 from raftlog.disk import Disk, OsDisk

@@ -71,8 +71,7 @@ from raftlog.client.subscription import (
     check_partitions,
     check_topics,
 )
-from raftlog.client.threaded import ThreadedClient
-from raftlog.client.threads import Closing, refuse_io_thread, wait_once
+from raftlog.client.threads import Closing, ThreadedClient, refuse_io_thread, wait_once
 from raftlog.errors import (
     ClosedError,
     CorruptBatchError,

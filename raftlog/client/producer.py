@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from raftlog import limits
 from raftlog.client.defaults import CLIENT_ID_DEFAULT, TRANSACTION_TIMEOUT_MS_DEFAULT
-from raftlog.client.threaded import ThreadedClient
-from raftlog.client.threads import pending_of, refuse_io_thread, wait_for, wait_once
+from raftlog.client.threads import ThreadedClient, pending_of, refuse_io_thread, wait_for, wait_once
 from raftlog.errors import (
     ClosedError,
     KeyRequiredError,

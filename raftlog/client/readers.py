@@ -32,8 +32,7 @@ from raftlog.client.settings import (
     integer,
 )
 from raftlog.client.subscription import check_partitions
-from raftlog.client.threaded import PlainClient
-from raftlog.client.threads import refuse_io_thread, wait_once
+from raftlog.client.threads import PlainClient, refuse_io_thread, wait_once
 from raftlog.errors import (
     ClosedError,
     CorruptBatchError,

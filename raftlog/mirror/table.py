@@ -25,7 +25,7 @@ from raftlog.client.consumer import Checked
 from raftlog.client.descriptions import TopicDescription
 from raftlog.client.readers import BatchReader
 from raftlog.client.settings import DAY_MS, Bootstrap, SecurityArguments, function, integer
-from raftlog.client.threaded import Closeable
+from raftlog.client.threads import Closeable
 from raftlog.disk import OsDisk
 from raftlog.errors import (
     ClosedError,

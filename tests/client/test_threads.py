@@ -31,11 +31,12 @@ from raftlog.client.retry import (
     may_pass,
     may_retry,
 )
-from raftlog.client.threaded import PlainClient, ThreadedClient
 from raftlog.client.threads import (
     IO_THREADS,
     Closing,
     LoopThread,
+    PlainClient,
+    ThreadedClient,
     refuse_io_thread,
     wait_for,
     wait_once,

@@ -61,7 +61,7 @@ from raftlog.client.settings import (
     parse_bootstrap,
 )
 from raftlog.client.subscription import check_partitions, check_topics
-from raftlog.client.threaded import PlainClient
+from raftlog.client.threads import PlainClient
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,

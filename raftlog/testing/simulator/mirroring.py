@@ -25,8 +25,7 @@ from raftlog.client import threads
 from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.client.aio.clients import AsyncConsumer, AsyncProducer
 from raftlog.client.base import ClientEnvironment, LoopBound
-from raftlog.client.threaded import ThreadedClient
-from raftlog.client.threads import LoopThread
+from raftlog.client.threads import LoopThread, ThreadedClient
 from raftlog.config import Voter
 from raftlog.errors import RaftlogError
 from raftlog.mirror.mirror import ClusterSource, MirrorSettings, Policy, Progress, Session, Source
