@@ -23,13 +23,16 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
 from raftlog.server.http.app import (
     DELAY_INTERVAL_SECONDS,
+    Answer,
+    Host,
     Kept,
     LoopDelay,
+    ask_http,
     make_registry_app,
+    merge_metrics,
     schema_routes,
 )
 from raftlog.server.http.collect import Readiness
-from raftlog.server.http.host import Answer, Host, ask_http, merge_metrics
 from tests.running import runs
 from tests.server.cluster.fake import Scene, play
 from tests.server.harness import TIMEOUT_S, FakeClock, batch_of, closed_by_peer
