@@ -1,8 +1,7 @@
 """Backup: copies topics to files, and restores them into a cluster, with their offsets.
 
-``store`` reads and writes the files, ``manifest`` lists them, ``writer`` fills a backup from a
-cluster, and ``source`` is a backup as the source of a mirror, which restores it. Reasons and
-limits: docs/adr/0048.
+``writer`` has the files of a backup, fills one from a cluster, and is the source of a mirror, which
+restores it. Reasons and limits: docs/adr/0048.
 """
 
 from raftlog.backup.writer import BackupSource, Progress, open_store, verify, write_backup

@@ -1,8 +1,8 @@
 """Mirror: copies topics of one cluster to another, with their offsets.
 
-``topics`` selects them and creates the copies, ``positions`` decides where each copy continues,
-``batches`` builds what is appended, ``groups`` selects committed offsets, ``session`` copies, and
-``mirror`` repeats sessions. Reasons and limits: docs/adr/0034.
+``mirror`` selects topics, decides where each copy continues, and copies in sessions; ``compacted``
+decides whether a copy has every tombstone; ``table`` is a compacted topic as a map. Reasons and
+limits: docs/adr/0034.
 """
 
 from raftlog.mirror.mirror import Mirror, Progress

@@ -3,7 +3,7 @@
 Compaction of the source removes a tombstone some time after the records that it deletes. A copy
 that has such a record, and reads the source only after that, never gets the tombstone: its key
 would come back permanently. Followers have the same problem, and the same answer: see
-``replication.following.must_restart``, which proves it.
+``replication.leadership.must_restart``, which proves it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Known:
     """What a copy had when it was last compared with its source.
 
     ``end``: its end offset. ``copied_below``: of a copy that began as an empty one in this leader
-    epoch: ``following.copied_without``.
+    epoch: ``leadership.copied_without``.
     """
 
     epoch: LeaderEpoch

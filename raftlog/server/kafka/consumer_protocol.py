@@ -1,4 +1,6 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose coordinator assigns (KIP-848)."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, and the settings of single groups: groups whose
+coordinator assigns (KIP-848).
+"""
 
 from __future__ import annotations
 
