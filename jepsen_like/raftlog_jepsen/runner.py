@@ -856,11 +856,8 @@ class RunOptions:
     progress: Callable[[Any], None] | None = None
 
 
-def draw_plan(options: RunOptions) -> RunPlan:
-    """Draw the plan of a run. The same options give the same plan.
-
-    Raises ``ValueError`` if an option is out of range or contradicts another. The text names it.
-    """
+def _check(options: RunOptions) -> None:
+    """Raise ``ValueError`` for an option that is out of range."""
     if options.workload not in WORKLOADS:
         raise ValueError(f"unknown workload {options.workload!r}. Use {', '.join(WORKLOADS)}")
     if options.client == "kafka" and options.workload in plan.TRANSACTIONAL:
@@ -878,6 +875,14 @@ def draw_plan(options: RunOptions) -> RunPlan:
             f"--brokers {options.brokers} --workers {options.workers} is more than "
             f"{BROKERS_ALL_MAX} brokers"
         )
+
+
+def draw_plan(options: RunOptions) -> RunPlan:
+    """Draw the plan of a run. The same options give the same plan.
+
+    Raises ``ValueError`` if an option is out of range or contradicts another. The text names it.
+    """
+    _check(options)
     kinds = _kinds(options)
     if options.bootstrap is not None and not ELSEWHERE.issuperset(kinds):
         others = ", ".join(sorted({*kinds} - ELSEWHERE))

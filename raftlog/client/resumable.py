@@ -1,4 +1,4 @@
-"""Producers of encoded batches that are stored once, whatever runs again: by name, or in steps.
+"""Producers of encoded batches that are stored once, however often sent: by name, or in steps.
 
 A named (resumable) producer: several runs, in turn or concurrent, store each record once.
 

@@ -214,7 +214,7 @@ def test_lines_of_a_file_pass_a_topic_while_workers_and_brokers_are_killed(
 # MirrorMaker 2 copies topics, their settings and the offsets of groups into a raftlog cluster.
 
 
-MIRROR_MAKER_TIMEOUT_S = 180
+MIRROR_S = 180
 TOPIC, COPY, GROUP = "orders", "source.orders", "readers"
 MIRROR = {
     "clusters": "source,target",
@@ -288,7 +288,7 @@ class Orders:
         for partition, key, value in added:
             self._producer.produce(TOPIC, value, key, partition)
             self._producer.poll(0)
-        assert self._producer.flush(MIRROR_MAKER_TIMEOUT_S) == 0
+        assert self._producer.flush(MIRROR_S) == 0
         self.written += added
         return {value for _, _, value in added}
 
@@ -313,7 +313,7 @@ def consume(bootstrap: str, topic: str, values: set[bytes]) -> None:
 
     wait_until(
         has_all,
-        timeout_s=MIRROR_MAKER_TIMEOUT_S,
+        timeout_s=MIRROR_S,
         what=f"the values of {topic}",
         progress=found.__len__,
     )
@@ -373,27 +373,14 @@ def test_topics_settings_and_groups_are_mirrored(
         }
         mirror = Mirror(tmp_path / "mirror.properties", settings)
         stack.callback(mirror.kill)
-        wait_until(
-            lambda: mirrored() >= EACH,
-            timeout_s=MIRROR_MAKER_TIMEOUT_S,
-            what="copies",
-            progress=mirrored,
-        )
+        wait_until(lambda: mirrored() >= EACH, timeout_s=MIRROR_S, what="copies", progress=mirrored)
         assert retention() == "777777777"
-        wait_until(
-            lambda: group_position() >= EACH,
-            timeout_s=MIRROR_MAKER_TIMEOUT_S,
-            what="the group's offsets",
-        )
+        wait_until(lambda: group_position() >= EACH, timeout_s=MIRROR_S, what="the group's offsets")
         set_retention(admin, None)
-        wait_until(
-            lambda: retention() is None, timeout_s=MIRROR_MAKER_TIMEOUT_S, what="the default"
-        )
+        wait_until(lambda: retention() is None, timeout_s=MIRROR_S, what="the default")
         before = mirrored()
         later = orders.write()
-        wait_until(
-            lambda: mirrored() > before, timeout_s=MIRROR_MAKER_TIMEOUT_S, what="more copies"
-        )
+        wait_until(lambda: mirrored() > before, timeout_s=MIRROR_S, what="more copies")
         mirror.kill()
         later |= orders.write()
         brokers.brokers[0].kill()
