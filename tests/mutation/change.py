@@ -97,11 +97,6 @@ def never(address: str) -> Change:
     return _fixed(address, False)
 
 
-def negate(address: str) -> Change:
-    """A condition that holds when it did not."""
-    return value(address, "not _")
-
-
 def always(address: str) -> Change:
     """A condition that holds."""
     return _fixed(address, True)

@@ -167,7 +167,3 @@ def as_model(table: ProducerTable) -> dict[int, Producer]:
         producer_id: Producer(epoch, [SentBatch(*batch[:-1]) for batch in batches])
         for producer_id, epoch, batches, *_ in rows
     }
-
-
-def epochs_by_offset(epochs: EpochCache, offsets: Sequence[int]) -> list[int]:
-    return [epochs.epoch_at(offset) for offset in offsets]

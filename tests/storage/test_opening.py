@@ -1,4 +1,4 @@
-"""What a log starts from, and what it leaves alone. See also test_damage and test_durability."""
+"""What a log starts from, and what it leaves alone. See also test_damage."""
 
 from __future__ import annotations
 
