@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from raftlog.record import BatchHeader, decode_lists, parse_header, stamp
 from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.segment import EpochCache
 
 SEQUENCES = 1 << 31
 BATCHES_REMEMBERED = 5

@@ -22,7 +22,12 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.replication.cluster_commands import FenceBroker, first_state, partition_events
+from raftlog.replication.cluster_commands import (
+    FenceBroker,
+    InitialState,
+    first_state,
+    partition_events,
+)
 from raftlog.replication.cluster_state import ClusterMachine, TopicRecord
 from raftlog.replication.election import BrokerView, choose_replacement, has_leader, transfer
 from raftlog.replication.partition_state import (
@@ -676,6 +681,19 @@ class Partitions:
             return hosted.state
         return replace(hosted.state, leader=None)  # an outdated state from before this start
 
+    def described_state(self, topic_id: str, partition: int) -> PartitionState | None:
+        """``state_of``, for metadata: a new partition whose group is about to be opened here has
+        the leader of its first state. Kafka's clients expect no new partitions without a leader.
+        """
+        key = topic_id, partition
+        if raft_id(*key) not in self.hosted and key not in self._state_broadcast.received:
+            record = self._machine.topic_by_id(topic_id)
+            if record is not None and partition < len(record.partitions):
+                birth = record.birth(partition)
+                if self._knows_first_state(birth):
+                    return first_state(birth)
+        return self.state_of(topic_id, partition)
+
     def _assigned_state(self, topic_id: str, partition: int) -> PartitionState | None:
         """Return the replicas that the cluster's state assigns, without a leader: no broker has
         sent the partition's state yet.
@@ -904,12 +922,7 @@ class Partitions:
         if log is not None:
             self._attach(hosted, log)
         hosted.noted = machine.state
-        # This incarnation was a voter at the creation, so it opens the group for the first time:
-        # the base is the newest state that it can know. Other incarnations open it later.
-        # guard: the first leader is known to the incarnations of the creation only
-        hosted.is_known = self._me.boot == birth.boots.get(self._broker_id) and (
-            self._me.directory_id == birth.directories[self._broker_id]
-        )
+        hosted.is_known = self._knows_first_state(birth)
         machine.on_change = lambda: self._state_applied(hosted)
         self._plane.open_group(
             hosted.raft_id,
@@ -926,6 +939,15 @@ class Partitions:
             hosted.on(Event.FOUNDED)
         self.schedule(hosted)
         return hosted
+
+    def _knows_first_state(self, birth: InitialState) -> bool:
+        """Return whether this incarnation was a voter at the creation, so it opens the group for
+        the first time: the base is the newest state that it can know. Others open it later.
+        """
+        # guard: the first leader is known to the incarnations of the creation only
+        return self._me.boot == birth.boots.get(self._broker_id) and (
+            self._me.directory_id == birth.directories[self._broker_id]
+        )
 
     def _copy_of(self, record: TopicRecord, partition: int) -> Log | None:
         """Return this broker's copy of the partition, possibly left from when it was a replica."""

@@ -371,7 +371,13 @@ def test_a_mistake_does_not_keep_it(
 async def test_a_new_topic_is_led_from_the_start(h: Hosting) -> None:
     """Its first state names the leader: no election, and metadata that clients can use."""
     h.upgrade()
-    record = await h.create(partitions=3)
+    creation = CreateTopic(name="t", topic_id="T1", partitions=3, replication_factor=3)
+    record = h.s.command(creation)
+    for partition, assignment in enumerate(record.partitions):
+        described = h.partitions.described_state("T1", partition)
+        assert described is not None
+        assert described.leader == assignment.replicas[0], "its group is not opened yet"
+    await h.s.come_to_rest()
     for partition, assignment in enumerate(record.partitions):
         hosted, first = h.hosted(partition=partition), assignment.replicas[0]
         assert (hosted.state.leader, hosted.state.leader_epoch) == (first, 1)
@@ -396,7 +402,11 @@ async def test_another_incarnation_does_not_know_the_first_leader(
     )
     h.s.command(UnfenceBroker(id=1, broker_epoch=epoch))
     h.upgrade()
-    await h.create(partitions=3)
+    h.s.command(CreateTopic(name="t", topic_id="T1", partitions=3, replication_factor=3))
+    described = h.partitions.described_state("T1", 0)
+    assert described is not None
+    assert described.leader is None
+    await h.s.come_to_rest()
     state = h.partitions.state_of("T1", 0)
     assert state is not None
     assert state.leader is None
