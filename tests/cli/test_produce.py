@@ -362,6 +362,7 @@ def test_progress_and_rest_begin_the_time_again() -> None:
     assert stall.is_due(12.0 + STALL_SECONDS, delivered=1, waiting=2)
 
 
+@pytest.mark.integration
 def test_the_reason_names_what_is_wrong(raftlog: Raftlog, topic: str, broker: Cluster) -> None:
     assert "slowly" in produce_module.stall_reason(broker.bootstrap, topic)
     assert "does not exist" in produce_module.stall_reason(broker.bootstrap, f"{topic}-missing")

@@ -118,7 +118,6 @@ class ClusterNode:
         self._store = store
         self._topics = topics
         topics.is_complete = False
-        topics.is_expected = self.is_expected
         self._journal = journal
         self._services = services
         self._loop = loop = services.host.loop
@@ -142,7 +141,7 @@ class ClusterNode:
         self.state_broadcast = self._make_state_broadcast()
         self.surveys = self._make_surveys()
         self.partitions = self._make_partitions()
-        topics.state_of = self.partitions.described_state
+        topics.state_of, topics.is_expected = self.partitions.described_state, self.is_expected
         self.controller = self._make_controller()
         self.membership = self._make_membership()
         self._decommissioning = self._make_decommissioning()

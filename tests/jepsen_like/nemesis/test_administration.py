@@ -52,6 +52,7 @@ def test_leaders_are_moved(running: Cluster) -> None:
     assert effect.seen["leaders"]["1"] != before
 
 
+@pytest.mark.integration
 def test_a_topic_is_made_extended_deleted_and_made_again(running: Cluster) -> None:
     nemesis = AdministrationNemesis(running)
     fault = nemesis.draw("topics", Random(1), SHAPE)
@@ -61,6 +62,7 @@ def test_a_topic_is_made_extended_deleted_and_made_again(running: Cluster) -> No
     assert nemesis.end(fault).seen.keys() == {"gone"}
 
 
+@pytest.mark.integration
 def test_a_setting_is_changed(running: Cluster) -> None:
     nemesis = AdministrationNemesis(running)
     args = {"topic": "events", "segment.bytes": "65536"}
@@ -69,6 +71,7 @@ def test_a_setting_is_changed(running: Cluster) -> None:
         assert admin.describe_topics(["events"])[0].config["segment.bytes"] == "65536"
 
 
+@pytest.mark.integration
 def test_what_is_refused_was_not_injected(running: Cluster) -> None:
     args = {"topic": "nowhere", "partitions": [0]}
     effect = AdministrationNemesis(running).begin(FaultPlan(kind="transfer", args=args))
