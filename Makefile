@@ -62,10 +62,16 @@ tools: $(VENV)/.dev ## the tests of the test tools, which make test runs if thes
 	$(PYTEST) -n 3 --only-tools $(ARGS)
 	$(BIN)/python -m tests.kinds
 
-nightly: tools audit $(VENV)/.dev ## all that make test leaves out, an hour of chaos, and fresh random examples (3 hours)
+# All parts run, also after one that failed: each finds other things.
+nightly: $(VENV)/.dev ## all that make test leaves out, an hour of chaos, and fresh random examples (3 hours)
 	$(call install,[$(EXTRAS)$(COMMA)nightly],a minute,5 minutes)
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -o faulthandler_timeout=0 -m "hypothesis or seeds or nightly" $(ARGS)
-	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 || [ $$? = 3 ] # no anomaly, but runs without a verdict
+	@failed=; \
+	$(PYTEST) -n 3 --only-tools && $(BIN)/python -m tests.kinds || failed="$$failed tools"; \
+	$(BIN)/python -m tests.audit || failed="$$failed audit"; \
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -n 2 --timeout=0 -o faulthandler_timeout=0 \
+		-m "hypothesis or seeds or nightly" $(ARGS) || failed="$$failed tests"; \
+	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 || [ $$? = 3 ] || failed="$$failed chaos"; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; } # 3: no anomaly, but runs without a verdict
 
 chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)
 	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 $(ARGS)

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any, Final
 
 import pytest
@@ -209,8 +209,11 @@ class Summary:
 
     @property
     def _slowness(self) -> float:
-        """How many times slower than the machine of the budgets; 1 if it is faster."""
-        return max(1.0, median(self._calibrations or [0.0]) / CALIBRATION_S)
+        """How many times slower than the machine of the budgets; 1 if it is faster.
+
+        The mean: on a busy machine, few of these short pieces of work wait, but for long.
+        """
+        return max(1.0, fmean(self._calibrations or [0.0]) / CALIBRATION_S)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
