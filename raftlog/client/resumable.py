@@ -6,8 +6,9 @@ A run queries how many records of its name each partition stores, and where (``s
 ``extent``). It reads those records back (``RangeReader.read(producers=...)``), skips its own
 records that are among them, and appends the rest. The order of its records can differ from earlier
 runs. Producers of one family can see what each other have written (``relatives``). This module maps
-a name and an epoch to the wire format. ``in_flight`` keeps each batch at its sequence number, one
-in flight at a time. The broker accepts each sequence number once (``ProducerTable``).
+a name and an epoch to the wire format. ``ResumableInFlightBatches`` keeps each batch at its
+sequence number, one in flight at a time. The broker accepts each sequence number once
+(``ProducerTable``).
 
 Reasons and limits: docs/adr/0017.
 """

@@ -2,8 +2,8 @@
 
 ``pump`` is the main step. It is called when there may be work: a batch is due, a response arrived,
 a connection opened, or a back-off ended. It sends everything that can be sent, and sets one timer
-for the next call. The accumulator decides when a batch is due, ``in_flight`` handles failed
-batches, and ``broker_connections`` the connections.
+for the next call. The accumulator decides when a batch is due, ``InFlightBatches`` handles failed
+batches, and ``BrokerConnections`` the connections.
 """
 
 from __future__ import annotations

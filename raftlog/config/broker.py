@@ -1,7 +1,7 @@
 """Settings of a broker. Settings that Kafka also has keep Kafka's names.
 
 They are read as text from a TOML file (dotted keys, so ``data.dir = "x"`` and ``[data] dir = "x"``
-are the same) or from the command line. ``broker_keys`` describes each setting. ``raftlog.limits``
+are the same) or from the command line. ``BROKER_KEYS`` describes each setting. ``raftlog.limits``
 has the limits that no setting can change.
 """
 

@@ -5,7 +5,7 @@ pending block. ``begin_sync`` returns a task that makes it durable and runs in a
 ``complete_sync`` completes it. Until then the broker must not send anything that depends on these
 changes.
 
-``raft_journal`` defines the format of records, ``journal_file`` that of blocks. No clock, no
+The sections below define the format of records and that of blocks. No clock, no
 threads, no consensus: the callers decide which changes are allowed.
 """
 

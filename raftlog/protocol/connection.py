@@ -474,7 +474,7 @@ class ClientConnectionState(_Connection):
 #
 # Frames: the layout, the encoder, and error messages for invalid frames.
 #
-# ``frame_reader`` decodes frames from a stream. This module does not interpret messages.
+# ``FrameReader`` decodes frames from a stream. This module does not interpret messages.
 
 
 # Layout for both directions, little-endian. `length` counts the bytes after itself.

@@ -1,7 +1,7 @@
 """Requests between brokers: authentication, Raft envelopes, pings.
 
 The broker that opens a connection sends ``peer_hello`` and then ``peer_prove``. Only then can it
-send requests with ``Api.peer_only``. ``peer_auth`` computes the proofs. A connection carries the
+send requests with ``Api.peer_only``. ``security`` computes the proofs. A connection carries the
 requests of the broker that opened it, so two brokers have two connections, one per direction.
 """
 
@@ -135,7 +135,7 @@ def check_envelope(attachment: memoryview) -> memoryview:
 # ``describe_copies``.
 #
 # A follower fetches the batches after the end of its log. The same request reports its progress.
-# ``replica_session`` omits unchanged positions on a connection. The bytes of the batches follow the
+# A session (below) omits unchanged positions on a connection. The bytes of the batches follow the
 # header of the response in the order of ``partitions``, each ``length`` bytes long.
 #
 # The messages do not contain the sender: it is the authenticated peer of the connection.

@@ -316,7 +316,7 @@ class SaslAuthenticateResponse(Message):
 #
 # Authentication of operators: proof of the cluster secret, without sending the secret.
 #
-# Mutual challenge-response with HMAC-SHA-256, as between brokers (``peer_auth``). Requests that can
+# Mutual challenge-response with HMAC-SHA-256, as between brokers (below). Requests that can
 # lose data or change the cluster require it, because raftlog has no user permissions yet:
 #
 #     operator                                 broker

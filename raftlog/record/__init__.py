@@ -2,10 +2,9 @@
 
 ``batch`` specifies the header and ``payload`` the columns inside; together they define the format.
 ``kafka_batch`` checks, stores and returns the batches of Kafka's clients, and ``kafka_rows``
-specifies their payload. ``encoder`` and ``decoder`` convert between batches and Python values,
-``arrow_encoder`` and ``arrow`` between batches and Arrow arrays. ``key_hash`` and ``arrow_keys``
-compute the partition of a key. ``compression``, ``kafka_compression``, ``checksum`` and ``columns``
-(packed integers) do not depend on batches.
+specifies their payload. ``codec`` converts between batches and Python values, ``arrow`` between
+batches and Arrow arrays. ``key_hash`` computes the partition of a key. ``compression`` and
+``kafka_compression`` do not depend on batches.
 
 The names of ``arrow*`` and ``kafka_batch`` are imported at their first use: most clients never use
 them.

@@ -1,8 +1,8 @@
 """Replication decisions: leader election, ISR and commits of a partition, and the cluster state.
 
 The package is pure: no clock, files or sockets. The Raft group of a partition applies ``commands``
-to a ``PartitionState``. ``leadership`` tracks followers during one leader epoch. ``following``
-finds the point where a follower's log diverges. ``election`` selects leaders. ``cluster_state`` and
+to a ``PartitionState``. ``leadership`` tracks followers during one leader epoch, and finds the
+point where a follower's log diverges. ``election`` selects leaders. ``cluster_state`` and
 ``placement`` manage brokers and topics. The server executes the decisions.
 """
 

@@ -109,7 +109,7 @@ class ClusterMachine:
     never modified in place.
 
     All states of a cluster are ordered by their version: a recovery that may lose changes skips
-    versions (``cluster_records.recovered``). A broker without a vote receives the state by
+    versions (``cluster_commands.recovered``). A broker without a vote receives the state by
     ``follow``. It may be ahead of the base of the generation in which it gets one. Until the
     group's log has reached the version that is known, queries return the known state, and commands
     are applied to the group's state only. The known version never decreases.

@@ -456,7 +456,7 @@ class Leadership:
         """Return the lowest log end of the followers that have fetched within ``lag_max_s``.
 
         Without such followers, it is above every offset. It affects progress only, not safety: a
-        follower that lacks tombstones restarts its copy (``following.must_restart``). A follower
+        follower that lacks tombstones restarts its copy (``leadership.must_restart``). A follower
         that copies more slowly than the leader compacts would otherwise restart repeatedly.
         """
         ends = [f.told_end for f in self._followers.values() if now - f.told_at <= self._lag_max_s]

@@ -189,7 +189,7 @@ class PartitionState:
     version: int  # incremented by every accepted command
     leader_boot: int = 0  # incarnation of the elected leader
     # Last epoch of the last leader from an unclean election; -1: none. This leader may lack
-    # committed records, so followers may truncate them (``following.may_lose_committed``).
+    # committed records, so followers may truncate them (``leadership.may_lose_committed``).
     unclean_epoch: LeaderEpoch = -1
 
     def encode(self) -> bytes:

@@ -591,7 +591,7 @@ class LogShard(Generic[S]):
         """Send a response once all decisions up to now are committed. Returns a function that
         cancels it.
 
-        The exception is a result that the member knows already, see ``heartbeat_keepalive``.
+        The exception is a result that the member knows already, see ``HeartbeatKeepalive``.
         """
         # guard: a former leader sends no assignment
         if self.is_over:  # commits from now on are another leader's

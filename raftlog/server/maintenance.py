@@ -1,6 +1,6 @@
 """Compaction on a broker: selects the next log, reports on it, and handles its failures.
 
-One log at a time, in a separate thread: see ``log_compaction``.
+One log at a time, in a separate thread: see ``storage.compaction``.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Store:
         self._disk.reserve(self.journal_path, size)
 
     def save_time(self, deletion_ms: TimestampMs) -> None:
-        """Save the time that the broker uses to delete data, durably (``clock_file``).
+        """Save the time that the broker uses to delete data, durably (``state_files``).
 
         Any thread may call. Raises ``StorageFailedError``.
         """

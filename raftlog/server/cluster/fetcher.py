@@ -74,7 +74,7 @@ class _Copy:
         self.is_paused = False  # being truncated, or in back-off after a failure: not fetched
         self.is_first = True  # the leader has sent no records in this epoch
         # guard: what a copy lacks counts in one leader epoch
-        self.copied_below: Offset = 0  # see ``following.must_restart``
+        self.copied_below: Offset = 0  # see ``leadership.must_restart``
 
 
 class ReplicaFetcher:
@@ -420,7 +420,7 @@ class ReplicaFetcher:
             )
 
     def _begin_copy(self, key: PartitionKey, copy: _Copy, part: ReplicaFetched) -> None:
-        """Empty the log, and record what the leader's log lacks: see ``following.must_restart``."""
+        """Empty the log, and record what that of the leader lacks (``leadership.must_restart``)."""
         host, log = copy.host, copy.host.log
         start = log.log_end_offset
         if log.log_start_offset < log.log_end_offset:

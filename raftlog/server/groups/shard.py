@@ -275,7 +275,7 @@ class ActiveShard(LogShard[GroupShard]):
         failed: Failed,
     ) -> None:
         """Process the heartbeat of a classic member. Respond only if this broker still led after it
-        arrived: see ``heartbeat_keepalive``. Raises the errors of ``change``.
+        arrived: see ``HeartbeatKeepalive``. Raises the errors of ``change``.
         """
         groups, mark = self._serving(), self._confirmations.mark
         try:
@@ -397,7 +397,7 @@ class ActiveShard(LogShard[GroupShard]):
 
     def _resolve_beat(self, beat: HeartbeatResult, answer: HeartbeatAnswer) -> None:
         """Answer a heartbeat only if this broker still led after it arrived: see
-        ``heartbeat_keepalive``.
+        ``HeartbeatKeepalive``.
         """
         # guard: a heartbeat is answered by a leader confirmed after it
         drop = self._resolve(partial(answer.go, beat), answer.fail, confirmed_since=answer.mark)

@@ -438,7 +438,7 @@ class RejectedError(AuthenticationError):
 
 
 class HttpAuthentication(AuthenticationBackend):
-    """Verifies the user of each request, except of ``open_paths``."""
+    """Verifies the user of each request, except of open paths."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
