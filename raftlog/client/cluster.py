@@ -456,11 +456,20 @@ class Cluster:
         ``rotate``: use a broker that was not queried recently, even if it is not connected.
         """
         wanted = set(topics)
+        is_shared = await self._refresh_of(wanted, rotate=rotate)
+        if is_shared and not self.view.failures.keys().isdisjoint(wanted):
+            # It began before this call: a topic that was created in between is missing in it.
+            await self._refresh_of(wanted, rotate=rotate)
+        return self.view
+
+    async def _refresh_of(self, wanted: set[str], *, rotate: bool) -> bool:
+        """Request metadata. Returns whether the request had begun before."""
         self._wanted |= wanted
         while self._refresh is not None and not wanted <= self._refresh_covers:
             await asyncio.wait([self._refresh])
+        is_shared = self._refresh is not None
         await join(self._start_refresh(rotate=rotate))
-        return self.view
+        return is_shared
 
     def refresh_soon(self) -> None:
         """Request metadata without waiting for the response."""

@@ -117,6 +117,20 @@ async def test_an_unknown_topic_is_refused_at_once_and_not_asked_for_again(
 
 
 @runs(run)
+async def test_a_topic_that_was_created_during_a_request_is_found(fake: FakeCluster) -> None:
+    """A request that began before the creation does not answer one that began after it."""
+    known = fake._metadata(1, MetadataRequest(topics=["t"]))
+    fake.next(apis.METADATA, answer_with(known))
+    cluster = cluster_of(fake)
+    earlier = asyncio.ensure_future(cluster.refresh(["t"]))
+    await asyncio.sleep(0)
+    fake.create("t")
+    assert (await cluster.topic("t")).name == "t"
+    await earlier
+    await cluster.close()
+
+
+@runs(run)
 async def test_a_topic_that_a_broker_is_about_to_know_is_asked_for_again(
     fake: FakeCluster,
 ) -> None:
