@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
@@ -284,6 +285,8 @@ class Cluster:
         self.view = ClusterView()
         self.all_topics = False  # request metadata of every topic, not only of topics in use
         self.on_view: list[Callable[[ClusterView], None]] = []  # called after every metadata update
+        self.on_denied: list[Callable[[], None]] = []  # called when ``is_denied`` may have changed
+        self._denied_at: dict[str, float] = {}  # start of the last request, of missing topics
         self._connections = Connections(settings, connector, entropy)
         self._chance = chance
         self._suspects: dict[int, float] = {}  # broker id -> end of the doubt, loop time
@@ -446,6 +449,12 @@ class Cluster:
             topic = await self.topic_now(tp.topic)
         topic.check_partition(tp.partition)
 
+    def is_denied(self, topic: str, *, since: float) -> bool:
+        """Return whether a request that began at ``since`` (of the loop) or later found no topic of
+        this name. An older answer says nothing: the topic may have been created after it.
+        """
+        return self._denied_at.get(topic, -math.inf) >= since
+
     def want(self, topic: str) -> None:
         """Request this topic with the next metadata, also if it did not exist before."""
         self._wanted.add(topic)
@@ -508,7 +517,10 @@ class Cluster:
 
     async def _ask_metadata(self, *, rotate: bool) -> None:
         asked = sorted(self._refresh_covers)
+        began = asyncio.get_running_loop().time()
         sources: set[int] = set()
+        # What a broker reported earlier confirms nothing now: the topic may be there again.
+        self.view = replace(self.view, doubts={})
         is_sure = await self._ask_metadata_once(asked, sources, rotate=rotate)
         while not is_sure and len(sources) < _OPINIONS_MAX and self._candidates(without=sources):
             count = len(sources)
@@ -519,12 +531,17 @@ class Cluster:
                 break  # no other broker responds
             if len(sources) == count:
                 break
+        failures = self.view.failures
         # A topic that a broker is about to know is asked for again: who reads it waits for it.
-        self._wanted -= {
-            name
-            for name, failure in self.view.failures.items()
-            if not isinstance(failure, RetriableError)
+        denied = {
+            name for name, failure in failures.items() if not isinstance(failure, RetriableError)
         }
+        self._wanted -= denied
+        self._denied_at = {name: at for name, at in self._denied_at.items() if name in failures}
+        news = denied.intersection(asked)
+        self._denied_at.update(dict.fromkeys(news, began))
+        for callback in list(self.on_denied) if news else ():
+            callback()
 
     async def _ask_metadata_once(
         self, asked: list[str], sources: set[int], *, rotate: bool = False
@@ -668,6 +685,7 @@ class Cluster:
         """Close all connections. Idempotent."""
         self._connections.closed = True
         self.on_view.clear()
+        self.on_denied.clear()
         if self._refresh is not None:
             self._refresh.cancel()
             with suppress(asyncio.CancelledError, RaftlogError):

@@ -133,6 +133,7 @@ class Sender:
         self._closed = False
         self.is_traced = False  # brokers report the times of batches
         cluster.on_view.append(self._on_view)
+        cluster.on_denied.append(self.on_change)
 
     # -- main step
 
@@ -175,8 +176,7 @@ class Sender:
         try:
             known = self._partition(queue)
         except RefusedError as error:
-            self._drop(queue, flight, error)
-            return NEVER
+            return self._without_partition(queue, flight, head, error)
         ready_at = max(due_at, flight.waits_until(known.leader_epoch))
         if ready_at > now:
             return min(ready_at, head.expires_at)
@@ -197,6 +197,26 @@ class Sender:
             if self._load(load, queue, flight, now):
                 loads[leader] = load
         return NEVER  # the next round serves the remaining batches
+
+    def _without_partition(
+        self,
+        queue: PartitionQueue,
+        flight: InFlightBatches,
+        head: PendingBatch,
+        error: RefusedError,
+    ) -> float:
+        """Return the time of the next check of a partition that does not exist by stored metadata.
+
+        The topic may have been created again before the record was sent: its batches are dropped
+        only if metadata that were requested later lack it, too.
+        """
+        began_at = head.expires_at - self._settings.delivery_timeout_ms / 1_000
+        is_missing = isinstance(error, UnknownTopicError)
+        if is_missing and not self._cluster.is_denied(queue.topic, since=began_at):
+            self._cluster.want(queue.topic)
+            return min(self._links.refresh() or NEVER, head.expires_at)
+        self._drop(queue, flight, error)
+        return NEVER
 
     def _without_link(
         self,

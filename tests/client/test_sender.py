@@ -298,6 +298,21 @@ async def test_a_topic_made_anew_is_written_from_its_beginning(fake: FakeCluster
 
 
 @runs(run)
+async def test_an_answer_from_before_a_topic_was_made_anew_refuses_no_record(
+    fake: FakeCluster,
+) -> None:
+    fake.create("t")
+    async with Rig(fake) as rig:
+        await rig.send(b"a")
+        del fake.topics["t"]
+        await rig.cluster.refresh()
+        log = fake.create("t").logs[0]
+        fake.topics["t"].id = "another"
+        assert (await rig.send(b"b")).offset == 0
+        assert log.values() == [b"b"]
+
+
+@runs(run)
 async def test_records_that_reach_a_topic_made_anew_before_its_metadata(fake: FakeCluster) -> None:
     """The broker says which topic does not know the producer: they get new sequence numbers."""
     fake.create("t")
