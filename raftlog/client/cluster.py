@@ -531,16 +531,17 @@ class Cluster:
                 break  # no other broker responds
             if len(sources) == count:
                 break
-        failures = self.view.failures
+        topics, failures = self.view.topics, self.view.failures
         # A topic that a broker is about to know is asked for again: who reads it waits for it.
-        denied = {
-            name for name, failure in failures.items() if not isinstance(failure, RetriableError)
-        }
-        self._wanted -= denied
-        self._denied_at = {name: at for name, at in self._denied_at.items() if name in failures}
-        news = denied.intersection(asked)
-        self._denied_at.update(dict.fromkeys(news, began))
-        for callback in list(self.on_denied) if news else ():
+        missing = [
+            name
+            for name in asked
+            if name not in topics and not isinstance(failures.get(name), RetriableError)
+        ]
+        self._wanted.difference_update(missing)
+        kept = {name: at for name, at in self._denied_at.items() if name not in topics}
+        self._denied_at = {**kept, **dict.fromkeys(missing, began)}
+        for callback in list(self.on_denied) if missing else ():
             callback()
 
     async def _ask_metadata_once(

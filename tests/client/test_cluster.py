@@ -131,6 +131,21 @@ async def test_a_topic_that_was_created_during_a_request_is_found(fake: FakeClus
 
 
 @runs(run)
+async def test_a_topic_that_was_missing_is_asked_for_after_a_request_for_others(
+    fake: FakeCluster,
+) -> None:
+    """The end of that request says nothing of topics that it did not ask for."""
+    cluster = cluster_of(fake)
+    await cluster.refresh(["t"])
+    others = asyncio.ensure_future(cluster.refresh(["others"]))
+    await asyncio.sleep(0)
+    fake.create("t")
+    assert (await cluster.topic("t")).name == "t"
+    await others
+    await cluster.close()
+
+
+@runs(run)
 async def test_a_topic_that_a_broker_is_about_to_know_is_asked_for_again(
     fake: FakeCluster,
 ) -> None:
