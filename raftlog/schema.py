@@ -19,9 +19,18 @@ import msgpack
 
 from raftlog.client.registry import path_of
 from raftlog.client.settings import NeedsSchemaError
-from raftlog.errors import RaftlogError
-from raftlog.registry.formats import AVRO, JSON, PROTOBUF, Parsed, parse
-from raftlog.registry.rest import fetch_schema
+from raftlog.config.topic import SUBJECT_STRATEGIES
+from raftlog.errors import RaftlogError, SchemaError
+from raftlog.registry.formats import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    Parsed,
+    parse,
+    subject_of,
+    type_names,
+)
+from raftlog.registry.rest import fetch_schema, parse_body
 from raftlog.registry.values import Decode, decoder_of, encoder_of, split_value, with_id
 
 __all__ = ["Avro", "Json", "Msgpack", "Protobuf"]
@@ -42,6 +51,7 @@ class _Format:
         schema: str | None = None,
         *,
         subject: str | None = None,
+        strategy: str = "topic",
         references: Iterable[ReferenceTuple] = (),
         auto_register: bool = True,
         normalize: bool = False,
@@ -50,14 +60,21 @@ class _Format:
 
         ``schema``: text of the schema that a producer writes with. Default: the latest version of
             the subject. A consumer reads each value with the schema that it was written with.
-        ``subject``: default: ``TOPIC-value``, or ``TOPIC-key`` for keys.
+        ``subject``: default: by ``strategy``.
+        ``strategy``: how the subject of a topic is named, as by Confluent's serializers: "topic",
+            ``TOPIC-value``, or ``TOPIC-key`` for keys; "record", the full name of the type, so that
+            all topics share its versions; "topic-record", ``TOPIC-`` and the full name. The type is
+            the record of Avro, the title of a JSON schema, the message of Protobuf.
         ``references``: schemas that ``schema`` uses: name, subject, version.
         ``auto_register``: register ``schema`` if the subject does not have it. With False, the
             first record of a topic fails with ``SchemaError`` then.
         ``normalize``: register the normal form of the text.
         """
+        if strategy not in SUBJECT_STRATEGIES:
+            raise ValueError(f"strategy={strategy!r} is none of {', '.join(SUBJECT_STRATEGIES)}")
         self.schema = schema
         self.subject = subject
+        self.strategy = strategy
         self.references = tuple(references)
         self.auto_register = auto_register
         self.normalize = normalize
@@ -69,7 +86,7 @@ class _Format:
         return SchemaDeserializer(self) if is_reader else SchemaSerializer(self, part)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(subject={self.subject!r})"
+        return f"{type(self).__name__}(subject={self.subject!r}, strategy={self.strategy!r})"
 
     def body(self) -> dict[str, Any]:
         """Return the schema for the registry."""
@@ -79,6 +96,10 @@ class _Format:
         ]
         more = {"references": references} if references else {}
         return {"schema": self.schema, "schemaType": self.kind, **more}
+
+    def type_name(self, parsed: Parsed) -> str:
+        """Return the full name of the type that a producer writes; "" if it has none."""
+        return next(iter(type_names(parsed)), "")
 
     def decoder(self, parsed: Parsed) -> Decode:
         """Return the function from the bytes after the ID to an object."""
@@ -121,6 +142,9 @@ class Protobuf(_Format):
             schema = base64.b64encode(proto).decode()
         super().__init__(schema, **settings)
 
+    def type_name(self, parsed: Parsed) -> str:
+        return str(self._class.DESCRIPTOR.full_name) if self._class else super().type_name(parsed)
+
     def decoder(self, parsed: Parsed) -> Decode:
         decode, message_class = decoder_of(parsed), self._class
         if message_class is None:
@@ -161,7 +185,7 @@ class SchemaSerializer:
         if topic in self._encoders:
             return
         form = self._form
-        subject = form.subject or f"{topic}-{self._part}"
+        subject = form.subject or await self._subject(call, topic)
         if form.schema is None:
             latest = path_of("subjects", subject, "versions", "latest")
             schema_id = (await call("GET", latest))["id"]
@@ -176,6 +200,22 @@ class SchemaSerializer:
         self._encoders[topic] = lambda value: (
             value if value is None else with_id(schema_id, encode(value))
         )
+
+    async def _subject(self, call: CallRegistry, topic: str) -> str:
+        form, name = self._form, ""
+        if form.strategy != "topic":
+            if form.schema is None:
+                raise SchemaError(
+                    f"strategy={form.strategy!r} takes the subject from the type: pass the schema, "
+                    "or the subject"
+                )
+            name = form.type_name(await parse_body(_getter(call), form.body()))
+            if not name:
+                raise SchemaError(
+                    f"strategy={form.strategy!r} takes the subject from the type, and the schema "
+                    "has no named one: use a record (Avro), or add a title (JSON)"
+                )
+        return subject_of(form.strategy, topic, self._part, name)
 
 
 class SchemaDeserializer:
@@ -209,7 +249,8 @@ class SchemaDeserializer:
 
 
 async def _fetch(call: CallRegistry, schema_id: int) -> Parsed:
-    async def get(path: str) -> Any:
-        return await call("GET", path)
+    return await fetch_schema(_getter(call), f"/schemas/ids/{schema_id}")
 
-    return await fetch_schema(get, f"/schemas/ids/{schema_id}")
+
+def _getter(call: CallRegistry) -> Callable[[str], Awaitable[Any]]:
+    return lambda path: call("GET", path)

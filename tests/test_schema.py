@@ -102,6 +102,23 @@ def test_generated_classes_of_protobuf(broker: RunningBroker) -> None:
     assert message.DESCRIPTOR.full_name == "google.protobuf.Value"
 
 
+def test_subjects_by_the_name_of_the_type(broker: RunningBroker) -> None:
+    write(broker, Avro(FIRST, strategy="record"), {"a": 1})
+    titled = Json('{"title": "T"}', strategy="topic-record")
+    write(broker, titled, {"a": 2})
+    proto = 'syntax = "proto3"; package p; ' + PROTO.partition(";")[2]
+    write(broker, Protobuf(proto, strategy="record"), {"a": 3})
+    write(broker, Protobuf(struct_pb2.Value, strategy="record"), struct_pb2.Value())
+    with Admin(str(broker.address)) as admin:
+        subjects = admin.call_schema_registry("GET", "/subjects")
+    assert set(subjects) == {"R", "t-T", "p.M", "google.protobuf.Value"}
+    for form, reason in ((Avro(strategy="record"), "pass"), (Json("{}", strategy="record"), "tit")):
+        with pytest.raises(SchemaError, match=reason):
+            write(broker, form, {"a": 1})
+    with pytest.raises(ValueError, match=r"strategy='mine' is none of topic, record"):
+        Avro(strategy="mine")
+
+
 def test_messagepack_has_no_schema(broker: RunningBroker) -> None:
     write(broker, Msgpack(), {"a": [1, b"x", None]}, None)
     assert read(broker, 2, Msgpack()) == [{"a": [1, b"x", None]}, None]

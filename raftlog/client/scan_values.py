@@ -17,13 +17,14 @@ from raftlog import limits
 from raftlog.errors import InvalidRequestError, SchemaError, UnsupportedFeatureError
 from raftlog.registry.formats import AVRO, JSON, Parsed
 from raftlog.registry.values import (
-    ID_HEADER,
+    ID_HEADERS,
     MAGIC_ID,
     PREFIX,
+    VALUE,
     Decode,
     SchemaKey,
     decoder_of,
-    key_in,
+    schema_in,
 )
 
 if TYPE_CHECKING:
@@ -486,9 +487,9 @@ def _keyed(values: pa.Array, headers: pa.Array) -> tuple[list[Any], list[bytes |
     data = values.to_pylist()
     keys: list[Any] = [_NULL] * len(data)
     in_header = {}
-    if pc.any(pc.equal(headers.flatten().field("key"), ID_HEADER)).as_py():
+    if pc.any(pc.equal(headers.flatten().field("key"), ID_HEADERS[VALUE])).as_py():
         for row, each in enumerate(headers.to_pylist()):
-            key = key_in([(header["key"], header["value"]) for header in each or ()])
+            key = schema_in([(header["key"], header["value"]) for header in each or ()])
             if key is not None:
                 in_header[row] = key
     for row, value in enumerate(data):

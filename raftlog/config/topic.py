@@ -15,6 +15,7 @@ from raftlog.config.keys import DAY_MS, INT64_MAX, ConfigKey, number, parse, wor
 from raftlog.errors import InvalidConfigError
 
 _POLICIES: Final = ("delete", "compact", "compact,delete")
+SUBJECT_STRATEGIES: Final = ("topic", "record", "topic-record")
 
 
 def _cleanup_policy(text: str) -> str:
@@ -158,6 +159,21 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "Delete segments whose newest record is older; -1 keeps all.",
     ),
     word(
+        "schema.subjects",
+        "topic",
+        SUBJECT_STRATEGIES,
+        "The subject that `schema.validation` looks for: `topic`, TOPIC-value; `record`, the full "
+        "name of the type; `topic-record`, TOPIC- and the full name. Kafka's tools can set it as "
+        "`confluent.value.subject.name.strategy`.",
+    ),
+    word(
+        "schema.subjects.keys",
+        "topic",
+        SUBJECT_STRATEGIES,
+        "As `schema.subjects`, for `schema.validation.keys` and TOPIC-key. Kafka's tools can set "
+        "it as `confluent.key.subject.name.strategy`.",
+    ),
+    word(
         "schema.validation",
         "none",
         ("none", "id", "full"),
@@ -165,6 +181,13 @@ TOPIC_KEYS: Final[tuple[ConfigKey[Any], ...]] = (
         "ID of a version of the subject TOPIC-value in the schema registry, or has it in the "
         "header `__value_schema_id`. `full`: also, it matches this schema. Records without a value "
         "pass. Kafka's tools can set it as `confluent.value.schema.validation`.",
+    ),
+    word(
+        "schema.validation.keys",
+        "none",
+        ("none", "id", "full"),
+        "As `schema.validation`, for keys: the subject TOPIC-key, the header `__key_schema_id`. "
+        "Kafka's tools can set it as `confluent.key.schema.validation`.",
     ),
     number(
         "segment.bytes",
@@ -204,7 +227,10 @@ class TopicConfig:
     min_insync_replicas: int = 0
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
+    schema_subjects: str = "topic"
+    schema_subjects_keys: str = "topic"
     schema_validation: str = "none"
+    schema_validation_keys: str = "none"
     segment_bytes: int = limits.GIB
     segment_ms: int = 7 * DAY_MS
 
@@ -217,6 +243,11 @@ class TopicConfig:
     def is_compacted(self) -> bool:
         """Whether only the last record of each key is kept. Then every record needs a key."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the schemas of its records are checked."""
+        return (self.schema_validation, self.schema_validation_keys) != ("none", "none")
 
     @property
     def segment_age_max_ms(self) -> int:

@@ -238,7 +238,22 @@ _CODECS: Final = word(
 )
 
 
-_VALIDATION: Final = "confluent.value.schema.validation"  # of Confluent Server
+# Of Confluent Server: settings of topics, and their values, with raftlog's.
+_SCHEMA_NAMES: Final = {
+    "confluent.key.schema.validation": "schema.validation.keys",
+    "confluent.key.subject.name.strategy": "schema.subjects.keys",
+    "confluent.value.schema.validation": "schema.validation",
+    "confluent.value.subject.name.strategy": "schema.subjects",
+}
+_SWITCH: Final = {"true": "id", "false": "none"}
+_STRATEGIES: Final = {
+    f"io.confluent.kafka.serializers.subject.{name}": strategy
+    for name, strategy in (
+        ("TopicNameStrategy", "topic"),
+        ("RecordNameStrategy", "record"),
+        ("TopicRecordNameStrategy", "topic-record"),
+    )
+}
 
 
 def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -250,8 +265,8 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     """
     own: dict[str, str | None] = {}
     for name, value in settings.items():
-        if name == _VALIDATION:
-            own["schema.validation"] = None if value is None else _validation(value)
+        if name in _SCHEMA_NAMES:
+            own[_SCHEMA_NAMES[name]] = None if value is None else _of_confluent(name, value)
         elif value is None:
             if name in _OWN:
                 own[name] = None
@@ -270,12 +285,14 @@ def own_settings(settings: Mapping[str, str | None]) -> dict[str, str | None]:
     return own
 
 
-def _validation(text: str) -> str:
-    """Return the value of schema.validation for Confluent's name, a switch."""
-    found = {"true": "id", "false": "none"}.get(text.strip().lower())
+def _of_confluent(name: str, text: str) -> str:
+    """Return raftlog's value for one of a setting of Confluent Server."""
+    is_switch = name.endswith(".validation")
+    found = _SWITCH.get(text.strip().lower()) if is_switch else _STRATEGIES.get(text.strip())
     if found is None:
         raise InvalidConfigError(
-            f"Invalid value {text[:100]} for configuration {_VALIDATION}. Accepted: true, false"
+            f"Invalid value {text[:100]} for configuration {name}. Accepted: "
+            f"{', '.join(_SWITCH if is_switch else _STRATEGIES)}"
         )
     return found
 

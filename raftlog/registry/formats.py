@@ -93,6 +93,29 @@ def problems(reader: Parsed, writer: Parsed) -> list[str]:
     return found.texts
 
 
+def type_names(parsed: Parsed) -> list[str]:
+    """Return the full names of the types that values of a schema can have: the record of Avro, the
+    title of a JSON schema, all messages of a Protobuf file, the first one first. Can be empty.
+    """
+    if parsed.kind == PROTOBUF:
+        package = parsed.model.file.package
+        names = [name for name, _ in _messages_of(parsed.model.file)]
+        return [f"{package}.{name}" if package else name for name in names]
+    if parsed.kind == AVRO:
+        return [parsed.model.root.name] if parsed.model.root.name else []
+    title = parsed.model.root.get("title") if isinstance(parsed.model.root, dict) else None
+    return [title] if isinstance(title, str) and title else []
+
+
+def subject_of(strategy: str, topic: str, part: str, name: str) -> str:
+    """Return the subject of a schema by a strategy of Confluent's serializers: "topic", "record" or
+    "topic-record". ``part``: "value" or "key". ``name``: one of ``type_names``.
+    """
+    if strategy == "topic":
+        return f"{topic}-{part}"
+    return name if strategy == "record" else f"{topic}-{name}"
+
+
 def guid_of(kind: str, normal: str, extra: str) -> str:
     """Return the GUID of a schema: the same in every registry. ``extra``: of its references."""
     digest = hashlib.md5(f"{kind}\0{normal}\0{extra}".encode(), usedforsecurity=False).hexdigest()

@@ -145,7 +145,11 @@ async def fetch_schema(get: Get, path: str) -> Parsed:
 
     Raises ``SchemaError``, ``UnsupportedFeatureError``, and what ``get`` raises.
     """
-    content = await get(path)
+    return await parse_body(get, await get(path))
+
+
+async def parse_body(get: Get, content: Mapping[str, Any]) -> Parsed:
+    """Return the parsed schema of a body, as the registry takes and returns it. See above."""
     named: dict[str, str] = {}
     await _fetch_named(get, content.get("references", ()), named)
     return formats.parse(content.get("schemaType", AVRO), content["schema"], tuple(named.items()))

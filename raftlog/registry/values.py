@@ -7,7 +7,7 @@ Confluent's format, which serializers of Kafka write:
 Message indexes are the path of the message in its file, as zigzag varints: the number of indexes
 and the indexes; a single 0 for the first message. Newer serializers can put the GUID of the schema
 into the header ``__value_schema_id`` of the record instead: magic 1 and 16 bytes; or magic 0 and
-the ID. Pure.
+the ID. Keys have the same format, and the header ``__key_schema_id``. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from raftlog.types import Buffer
 MAGIC_ID: Final = 0
 MAGIC_GUID: Final = 1
 PREFIX: Final = struct.Struct(">BI")
-ID_HEADER: Final = "__value_schema_id"
+VALUE: Final = "value"
+KEY: Final = "key"
+ID_HEADERS: Final = {VALUE: "__value_schema_id", KEY: "__key_schema_id"}
 _GUID_BYTES: Final = 16
 
 assert PREFIX.size == 5, "the format above and the code disagree"
@@ -40,12 +42,12 @@ SchemaKey: TypeAlias = int | str
 
 
 class Row(NamedTuple):
-    """A record of a batch that has a value. ``key``: None if it names no schema. ``body``: the
-    value without the ID.
+    """A record of a batch that has a value, or a key. ``schema``: None if it names none. ``body``:
+    the value without the ID.
     """
 
     row: int
-    key: SchemaKey | None
+    schema: SchemaKey | None
     body: bytes
 
 
@@ -66,21 +68,26 @@ def with_id(schema_id: int, body: bytes) -> bytes:
     return PREFIX.pack(MAGIC_ID, schema_id) + body
 
 
-def ids_of(batch: Buffer) -> tuple[set[int], list[int]]:
-    """Return the IDs in the values of a batch that was checked before, and the rows of values
-    without one. No Python runs for each record.
+def ids_of(batch: Buffer, part: str = VALUE) -> tuple[set[int], list[int]]:
+    """Return the IDs in the values, or keys, of a batch that was checked before, and the rows of
+    values without one. No Python runs for each record.
     """
     import numpy as np
 
     _, rows = open_batch(batch, check_crc=False)
-    if rows.value_lengths is None:  # tombstones
+    if part == VALUE:
+        found = rows.value_lengths, rows.value_nulls, rows.value_blob
+    else:
+        found = rows.key_lengths, rows.key_nulls, rows.key_blob
+    packed, nulls, data = found
+    if packed is None:  # tombstones, or no keys
         return set(), []
-    lengths = u32_array(rows.value_lengths).astype(np.int64)
+    lengths = u32_array(packed).astype(np.int64)
     is_value = np.ones(len(lengths), bool)
-    if rows.value_nulls is not None:
-        is_value[u32_array(rows.value_nulls)] = False
+    if nulls is not None:
+        is_value[u32_array(nulls)] = False
     starts = np.cumsum(lengths) - lengths
-    blob = np.frombuffer(rows.value_blob, np.uint8)
+    blob = np.frombuffer(data, np.uint8)
     is_long = lengths >= PREFIX.size
     has_id = is_long.copy()
     has_id[is_long] = blob[starts[is_long]] == MAGIC_ID
@@ -91,16 +98,17 @@ def ids_of(batch: Buffer) -> tuple[set[int], list[int]]:
     return set(np.unique(ids).tolist()), np.flatnonzero(is_value & ~has_id).tolist()
 
 
-def rows_of(batch: Buffer) -> list[Row]:
-    """Return the records of a batch that have a value: also those with an ID in a header."""
+def rows_of(batch: Buffer, part: str = VALUE) -> list[Row]:
+    """Return the records of a batch that have a value, or a key: also with an ID in a header."""
     lists = decode_lists(batch, check_crc=False)
     found = []
-    for row, (value, headers) in enumerate(zip(lists.values, lists.headers, strict=True)):
+    values = lists.values if part == VALUE else lists.keys
+    for row, (value, headers) in enumerate(zip(values, lists.headers, strict=True)):
         if value is None:
             continue
-        key = key_in(headers)
-        if key is not None:
-            found.append(Row(row, key, value))
+        schema = schema_in(headers, part)
+        if schema is not None:
+            found.append(Row(row, schema, value))
         elif len(value) >= PREFIX.size and value[0] == MAGIC_ID:
             found.append(Row(row, PREFIX.unpack_from(value)[1], value[PREFIX.size :]))
         else:
@@ -108,10 +116,10 @@ def rows_of(batch: Buffer) -> list[Row]:
     return found
 
 
-def key_in(headers: Sequence[tuple[str, bytes | None]]) -> SchemaKey | None:
+def schema_in(headers: Sequence[tuple[str, bytes | None]], part: str = VALUE) -> SchemaKey | None:
     """Return the ID or GUID in the headers of a record."""
     for name, content in headers:
-        if name == ID_HEADER and content:
+        if name == ID_HEADERS[part] and content:
             if content[0] == MAGIC_GUID and len(content) == 1 + _GUID_BYTES:
                 return str(UUID(bytes=content[1:]))
             if content[0] == MAGIC_ID and len(content) >= PREFIX.size:

@@ -17,9 +17,10 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from raftlog import __version__, limits
+from raftlog.config.topic import TopicConfig
 from raftlog.errors import (
     CommitUnknownError,
     LeaderNotAvailableError,
@@ -39,9 +40,10 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
 from raftlog.record import parse_header
 from raftlog.registry import rest
+from raftlog.registry.formats import subject_of, type_names
 from raftlog.registry.rest import Answer, Call
 from raftlog.registry.state import Registry
-from raftlog.registry.values import Decode, SchemaKey, decoder_of, ids_of, rows_of
+from raftlog.registry.values import KEY, VALUE, Decode, SchemaKey, decoder_of, ids_of, rows_of
 from raftlog.server.groups.coordinator import TopicMaker
 from raftlog.server.log_shard import PendingResponses, batches_of, load
 from raftlog.server.partition import Partition
@@ -50,6 +52,8 @@ from raftlog.types import SCHEMAS_TOPIC, Buffer, Offset
 
 if TYPE_CHECKING:
     from raftlog.server.context import BrokerContext
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -351,13 +355,26 @@ class ActiveRegistry:
 # -- checks of records -----------------------------------------------------------------------------
 #
 # ``schema.validation`` of a topic: the IDs in the values of a batch are versions of the subject
-# ``TOPIC-value`` (``id``), and each value matches its schema (``full``). It runs in the threads
-# that validate large batches; the connection's later requests wait. What the leader of the registry
-# has said is kept for a while: nothing is asked for a batch whose schemas are known.
+# ``TOPIC-value`` (``id``), and each value matches its schema (``full``); the same of keys; subjects
+# can have other names by ``schema.subjects``. It runs in the threads that validate large batches;
+# the connection's later requests wait. What the leader of the registry has said is kept for a
+# while: nothing is asked for a batch whose schemas are known.
 
 
 CHECK_SECONDS: Final = 3.0  # for the answers of the registry about one batch
 KEPT_SECONDS: Final = 60.0  # then the registry is asked again: a version may have been deleted
+
+
+class _Check(NamedTuple):
+    """What is checked of the values, or of the keys, of a topic. See ``TopicConfig``."""
+
+    topic: str
+    part: str
+    strategy: str
+    mode: str
+
+    def key(self, schema: SchemaKey) -> tuple[str, str, str, SchemaKey]:
+        return self.topic, self.part, self.strategy, schema
 
 
 class RecordChecks:
@@ -366,56 +383,67 @@ class RecordChecks:
     def __init__(self, registry: SchemaRegistry, loop: asyncio.AbstractEventLoop) -> None:
         self._registry = registry
         self._loop = loop
-        # Until when a schema is known to be of a topic, and how to decode its values.
-        self._known: dict[tuple[str, SchemaKey], float] = {}
-        self._decoders: dict[SchemaKey, Decode] = {}
+        # Until when a schema is known to be of a topic; how to decode its values, and their types.
+        self._known: dict[tuple[str, str, str, SchemaKey], float] = {}
+        self._parsed: dict[SchemaKey, tuple[Decode, list[str]]] = {}
 
-    def check(self, topic: str, mode: str, batch: Buffer) -> None:
+    def check(self, topic: str, config: TopicConfig, batch: Buffer) -> None:
         """Check a batch that is valid otherwise. Blocks; never call it on the event loop.
 
         Raises ``RecordSchemaError`` with the rows of the first records that do not match, and
         ``LeaderNotAvailableError`` if the registry does not answer.
         """
-        ids, without = ids_of(batch)
-        if mode == "id" and not without and all(self._is_known(topic, each) for each in ids):
+        for each in (
+            _Check(topic, KEY, config.schema_subjects_keys, config.schema_validation_keys),
+            _Check(topic, VALUE, config.schema_subjects, config.schema_validation),
+        ):
+            if each.mode != "none":
+                self._check(each, batch)
+
+    def _check(self, check: _Check, batch: Buffer) -> None:
+        ids, without = ids_of(batch, check.part)
+        if check.mode == "id" and not without and all(self._is_known(check, each) for each in ids):
             return
         problems: dict[int, str] = {}
-        for row, key, body in rows_of(batch):
-            problem = self._problem(topic, mode, key, body)
+        for row, schema, body in rows_of(batch, check.part):
+            problem = self._problem(check, schema, body)
             if problem:
                 problems[row] = problem
             if len(problems) >= limits.KEYLESS_ROWS_MAX:
                 break
         if problems:
             row, problem = next(iter(problems.items()))
+            setting = "schema.validation" + (".keys" if check.part == KEY else "")
             raise RecordSchemaError(
-                f"record {row} of the batch does not match topic {topic!r} with schema.validation="
-                f"{mode}: {problem}",
+                f"record {row} of the batch does not match topic {check.topic!r} with {setting}="
+                f"{check.mode}: {problem}",
                 tuple(problems),
             )
 
-    def _problem(self, topic: str, mode: str, key: SchemaKey | None, body: bytes) -> str:
+    def _problem(self, check: _Check, schema: SchemaKey | None, body: bytes) -> str:
         """Return why a value does not match; "" if it does."""
-        if key is None:
-            return "it has no schema ID. Send it with a serializer that uses the schema registry"
+        if schema is None:
+            what = "its key" if check.part == KEY else "it"
+            return (
+                f"{what} has no schema ID. Send it with a serializer that uses the schema registry"
+            )
         try:
-            if not self._is_known(topic, key):
-                self._ask(self._learn(topic, key))
-            if mode == "full":
-                if key not in self._decoders:
-                    self._ask(self._parse(key))
-                self._decoders[key](body)
+            if not self._is_known(check, schema):
+                self._ask(self._learn(check, schema))
+            if check.mode == "full":
+                decode, _ = self._parsed.get(schema) or self._ask(self._parse(schema))
+                decode(body)
         except (SchemaError, UnsupportedFeatureError) as error:
             return str(error)
         return ""
 
-    def _is_known(self, topic: str, key: SchemaKey) -> bool:
-        return self._known.get((topic, key), 0.0) > self._loop.time()
+    def _is_known(self, check: _Check, schema: SchemaKey) -> bool:
+        return self._known.get(check.key(schema), 0.0) > self._loop.time()
 
-    def _ask(self, questions: Coroutine[Any, Any, None]) -> None:
+    def _ask(self, questions: Coroutine[Any, Any, T]) -> T:
         asked = asyncio.run_coroutine_threadsafe(questions, self._loop)
         try:
-            asked.result(CHECK_SECONDS)
+            return asked.result(CHECK_SECONDS)
         except TimeoutError:
             asked.cancel()
             raise LeaderNotAvailableError(
@@ -423,27 +451,34 @@ class RecordChecks:
                 f"{SCHEMAS_TOPIC} with `raftlog cluster status`"
             ) from None
 
-    async def _learn(self, topic: str, key: SchemaKey) -> None:
+    async def _learn(self, check: _Check, schema: SchemaKey) -> None:
         """Note that the schema is of the topic. Raises ``SchemaError`` if it is not."""
-        ids = [key]
-        if isinstance(key, str):
-            ids = [each["id"] for each in await self._get(f"/schemas/guids/{key}/ids")]
-        subjects = [each["subject"] for each in await self._get(f"/schemas/ids/{ids[0]}/versions")]
-        if f"{topic}-value" not in subjects:
+        ids = [schema]
+        if isinstance(schema, str):
+            ids = [each["id"] for each in await self._get(f"/schemas/guids/{schema}/ids")]
+        found = {each["subject"] for each in await self._get(f"/schemas/ids/{ids[0]}/versions")}
+        names = [""]
+        if check.strategy != "topic":
+            _, names = self._parsed.get(schema) or await self._parse(schema)
+        subjects = [subject_of(check.strategy, check.topic, check.part, name) for name in names]
+        if not subjects:
+            raise SchemaError(f"schema {schema} is of no named type, which gives its subject")
+        if found.isdisjoint(subjects):
             raise SchemaError(
-                f"schema {key} is no version of subject {topic}-value. Register it: `raftlog "
-                f"schema put {topic}-value FILE`"
+                f"schema {schema} is no version of subject {subjects[0]}. Register it: `raftlog "
+                f"schema put {subjects[0]} FILE`"
             )
         if len(self._known) >= limits.SCHEMA_IDS_KEPT_MAX:
             self._known.clear()
-        self._known[topic, key] = self._loop.time() + KEPT_SECONDS
+        self._known[check.key(schema)] = self._loop.time() + KEPT_SECONDS
 
-    async def _parse(self, key: SchemaKey) -> None:
-        kind = "guids" if isinstance(key, str) else "ids"
-        parsed = await rest.fetch_schema(self._get, f"/schemas/{kind}/{key}")
-        if len(self._decoders) >= limits.SCHEMAS_PARSED_KEPT_MAX:
-            self._decoders.clear()
-        self._decoders[key] = decoder_of(parsed)
+    async def _parse(self, schema: SchemaKey) -> tuple[Decode, list[str]]:
+        kind = "guids" if isinstance(schema, str) else "ids"
+        parsed = await rest.fetch_schema(self._get, f"/schemas/{kind}/{schema}")
+        if len(self._parsed) >= limits.SCHEMAS_PARSED_KEPT_MAX:
+            self._parsed.clear()
+        self._parsed[schema] = found = decoder_of(parsed), type_names(parsed)
+        return found
 
     async def _get(self, path: str) -> Any:
         answer = await self._registry.call(Call("GET", path))

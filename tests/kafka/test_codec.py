@@ -110,7 +110,13 @@ OWN = {key.name for key in TOPIC_KEYS}
 
 def test_the_settings_are_those_of_kafka() -> None:
     names = OWN | {key.name for key in IGNORED_KEYS}
-    assert names == KAFKA_DEFAULTS.keys() | {"flush.policy", "schema.validation"}
+    assert names == KAFKA_DEFAULTS.keys() | {
+        "flush.policy",
+        "schema.subjects",
+        "schema.subjects.keys",
+        "schema.validation",
+        "schema.validation.keys",
+    }
     for key in IGNORED_KEYS:
         assert key.parse(key.show(key.default)) == key.default, "it can be written back"
 
@@ -129,12 +135,18 @@ def test_a_setting_that_does_not_exist() -> None:
         own_settings({"no.such": "1"})
 
 
-def test_confluents_switch_of_schema_validation() -> None:
-    name = "confluent.value.schema.validation"
+@pytest.mark.parametrize(("part", "suffix"), [("value", ""), ("key", ".keys")])
+def test_confluents_settings_of_schemas(part: str, suffix: str) -> None:
+    name, own = f"confluent.{part}.schema.validation", f"schema.validation{suffix}"
     for value, stated in (("true", "id"), ("false", "none"), (None, None)):
-        assert own_settings({name: value}) == {"schema.validation": stated}
+        assert own_settings({name: value}) == {own: stated}
     with pytest.raises(InvalidConfigError, match="true, false"):
         own_settings({name: "full"})
+    name = f"confluent.{part}.subject.name.strategy"
+    value = "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy"
+    assert own_settings({name: value}) == {f"schema.subjects{suffix}": "topic-record"}
+    with pytest.raises(InvalidConfigError, match=r"Accepted: .*\.RecordNameStrategy"):
+        own_settings({name: "com.example.Mine"})
 
 
 def test_any_setting_can_be_deleted() -> None:

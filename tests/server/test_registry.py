@@ -25,6 +25,7 @@ from raftlog.registry.rest import Call
 from raftlog.registry.values import with_id
 from raftlog.server.registry import SchemaRegistry
 from raftlog.types import SCHEMAS_TOPIC
+from tests.record import batches
 from tests.server.harness import TIMEOUT_S, Client, RunningBroker, batch_of, running
 
 
@@ -142,6 +143,35 @@ def test_ids_are_checked(checked: Client) -> None:
 def test_values_are_checked(checked: Client) -> None:
     assert refusal(checked, "in-full", GOOD, None) == ""
     assert "record 1 " in refusal(checked, "in-full", GOOD, BAD)
+
+
+def test_keys_are_checked(broker: RunningBroker, checked: Client) -> None:
+    def refused(key: bytes | None, value: bytes | None) -> str:
+        batch = batches.batch_of([value], keys=[key])
+        failure = checked.produce("keyed", batch).failure
+        return "" if failure is None else str(failure.message)
+
+    checked.create("keyed", schema_validation_keys="full")
+    assert call(broker, "POST /subjects/keyed-key/versions", {"schema": RECORD}) == {"id": 1}
+    assert refused(GOOD, b"plain") == refused(None, b"plain") == refused(GOOD, None) == ""
+    assert "schema.validation.keys=full: its key has no schema ID" in refused(b"plain", b"")
+    assert "does not match its schema" in refused(BAD, b"")
+    assert "no version of subject keyed-key" in refused(with_id(2, b"\x02"), b"")
+
+
+@pytest.mark.parametrize(("strategy", "subject"), [("record", "n.S"), ("topic-record", "own-n.S")])
+def test_subjects_can_have_the_name_of_the_type(
+    broker: RunningBroker, checked: Client, strategy: str, subject: str
+) -> None:
+    checked.create("own", schema_validation="id", schema_subjects=strategy)
+    schema = {"type": "record", "name": "S", "namespace": "n", "fields": []}
+    body = {"schema": json.dumps(schema)}
+    assert call(broker, "POST /subjects/other/versions", body) == {"id": 3}
+    text = refusal(checked, "own", with_id(3, b""))
+    assert f"schema 3 is no version of subject {subject}. Register it" in text
+    assert call(broker, f"POST /subjects/{subject}/versions", body) == {"id": 3}
+    assert refusal(checked, "own", with_id(3, b"")) == ""
+    assert "of no named type" in refusal(checked, "own", with_id(2, b"\x02"))
 
 
 def test_nothing_is_asked_while_the_schemas_are_known(

@@ -145,9 +145,9 @@ class _Produce:
             check = partial(validate, batch, keys_required=host.log.config.is_compacted)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
-            mode = host.log.config.schema_validation
-            if mode != "none" and part.base_offset == NO_BASE_OFFSET:  # not of a mirror
-                yield partial(context.registry.checks.check, part.topic, mode, batch)
+            config = host.log.config
+            if config.has_schema and part.base_offset == NO_BASE_OFFSET:  # not of a mirror
+                yield partial(context.registry.checks.check, part.topic, config, batch)
             times = None if self._now is None else _Times(self._reply.began, self._now)
             done = partial(self._done, index, part, times)
             if header.is_transactional and part.base_offset == NO_BASE_OFFSET:

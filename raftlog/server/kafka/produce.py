@@ -174,9 +174,8 @@ class _Produce:
             host = host_of(self._context, part.topic, part.partition)
             config = host.log.config
             stored, header = yield from self._accepted(records, config)
-            if config.schema_validation != "none":
-                checks, mode = self._context.registry.checks, config.schema_validation
-                yield partial(checks.check, part.topic, mode, stored)
+            if config.has_schema:
+                yield partial(self._context.registry.checks.check, part.topic, config, stored)
             # guard: Kafka batches behind a refused one are out of order
             self._check_order(host, part, header)
             done = partial(self._stored, index, part)
