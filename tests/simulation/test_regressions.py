@@ -49,6 +49,13 @@ def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
+@pytest.mark.nightly
+def test_a_slow_disk_in_sync_costs_no_kafka_producer_its_patience() -> None:
+    """A false alarm: its requests time out after a second, and the disk took as long for each."""
+    verdict = run(Scenario.draw(3_635_289_319, mode="liveness", brokers=5))
+    assert verdict.is_good, verdict.violations[:10]
+
+
 @pytest.mark.parametrize("seed", [6001])
 def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
     """It led for ever, and the other two brokers could acknowledge nothing."""

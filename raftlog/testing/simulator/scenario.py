@@ -822,7 +822,7 @@ def _progress(
     state has no eligible leader in the core correctly waits for one.
     """
     random = world.random("core")
-    patience_s = min(plan.delivery_timeout_ms for plan in scenario.workload.producers) / 1_000
+    patience_s = min(plan.patience_s for plan in scenario.workload.producers)
     brokers = [machine.name for machine in world.brokers]
     core = set(random.sample(brokers, scenario.brokers - (scenario.brokers - 1) // 2))
     clients = [m.name for m in workload.machines if m.name not in members.names]

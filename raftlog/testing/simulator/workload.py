@@ -41,6 +41,7 @@ from raftlog.testing.simulator.history import (
     Seen,
     Send,
 )
+from raftlog.testing.simulator.kafka import TIMEOUT_MS as KAFKA_TIMEOUT_MS
 from raftlog.testing.simulator.kafka import (
     KafkaAsker,
     KafkaClient,
@@ -104,6 +105,13 @@ class ProducerPlan:
     close_s: float  # timeout of close; records without acknowledgement then fail
     delivery_timeout_ms: int
     is_kafka: bool = False  # speaks Kafka's protocol
+
+    @property
+    def patience_s(self) -> float:
+        """How long a send waits for replicas that are slow and in sync: of Kafka's protocol, the
+        timeout of one request, since the record may be stored twice if it is sent again.
+        """
+        return (KAFKA_TIMEOUT_MS if self.is_kafka else self.delivery_timeout_ms) / 1_000
 
     @classmethod
     def draw(cls, random: Random) -> ProducerPlan:
