@@ -49,17 +49,18 @@ def kinds_here(*, without_root: bool) -> list[Kind]:
             whys = {name: found[name].why_not(name) for name in driver.KINDS}
         kinds = []
         for name, home in driver.KINDS.items():
-            reason = whys[name]
-            if reason:  # the requirements of another kind may exclude it: with its own alone
+            reason = next((why[need] for need in home.needs if need in counts), "")
+            if whys[name] and not reason:
+                # The requirements of another kind may exclude it: test it with its own alone.
                 with closing(_cluster(set(home.needs) - why.keys(), directory)) as own:
                     reason = driver.make((name,), own, None)[name].why_not(name)
-            reason = reason or next((why[need] for need in home.needs if need in counts), "")
             kinds.append(Kind(name, found[name].kinds[name], reason))
         return kinds
 
 
 def _cluster(needs: Iterable[str], directory: str) -> ClusterUnderTest:
-    return ClusterUnderTest(SHAPE, Needs(**dict.fromkeys(needs, True)), Path(directory))
+    own = tempfile.mkdtemp(dir=directory)  # a cluster that failed may leave files in its own
+    return ClusterUnderTest(SHAPE, Needs(**dict.fromkeys(needs, True)), Path(own))
 
 
 def _unusable(needs: Iterable[str], directory: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,13 +173,15 @@ def test_without_root_what_needs_it_is_refused_and_the_rest_is_not() -> None:
 def test_what_the_machine_lacks_is_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ClusterUnderTest.__init__
 
-    def lacking(self: Any, shape: Any, needs: Any, *others: Any, **named: Any) -> None:
+    def lacking(self: Any, shape: Any, needs: Any, directory: Path) -> None:
+        (directory / "disk-1").mkdir()  # as that of a loop device, which a failure leaves behind
         if needs.fake_time:
             raise OSError("no libfaketime")
-        made(self, shape, needs, *others, **named)
+        made(self, shape, needs, directory)
 
-    monkeypatch.setattr(kinds, "NEED_ROOT", driver.needs_of(driver.KINDS) - {"fake_time"})
+    without = driver.needs_of(driver.KINDS) - {"fake_time", "failpoints"}
+    monkeypatch.setattr(kinds, "NEED_ROOT", without)
     monkeypatch.setattr(ClusterUnderTest, "__init__", lacking)
     why = {kind.name: kind.why_not for kind in kinds_here(without_root=True)}
     assert "faketime" in why["clock-jump"]
-    assert why["kill"] == ""
+    assert (why["kill"], why["crash-at"]) == ("", "")
