@@ -83,7 +83,7 @@ bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
 	$(BIN)/raftlog bench all $(ARGS)
 	$(BIN)/raftlog bench imports
 
-bench-check: $(VENV)/.dev ## the ratios to the floor, compared with those of tests/bench.json; ARGS=--write records them (2 minutes)
+bench-check: $(VENV)/.dev ## the ratios to the floor beside those of the commit in tests/bench.json, or ARGS="--against REV" (2 minutes)
 	$(BIN)/python -m tests.bench_check $(ARGS)
 
 bench-peers: $(VENV)/.dev ## raftlog beside Kafka, which it installs, by turns; ARGS=--write puts the table on the page (15 minutes)

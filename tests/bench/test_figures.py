@@ -189,6 +189,11 @@ def test_a_benchmark_fails_if_all_rounds_are_worse_than_recorded() -> None:
         {"rate": (0.4, False), "p50": (3.0, True)},
         {"rate": (0.5, False), "p50": (3.4, True)},
     ]
-    assert verdicts(rounds, {"rate": 0.5, "p50": 3.0}) == {"rate": True, "p50": True}
-    assert verdicts(rounds, {"rate": 0.51, "p50": 2.9}) == {"rate": False, "p50": False}
-    assert verdicts(rounds, {}) == {"rate": True, "p50": True}
+    before = [
+        {"rate": (0.5, False), "p50": (3.0, True)},
+        {"rate": (0.7, False), "p50": (2.5, True)},
+    ]
+    assert verdicts(rounds, before) == {"rate": True, "p50": True}
+    better = [{"rate": (0.51, False), "p50": (2.9, True)}]
+    assert verdicts(rounds, better) == {"rate": False, "p50": False}
+    assert verdicts(rounds, [{}]) == {"rate": True, "p50": True}
