@@ -14,6 +14,7 @@ import difflib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from typing import Final
 from docs.examples.pipelines import make_access_log
 from raftlog import Admin, NewTopic
 from raftlog.testing import Cluster, cluster, wait_until
-from raftlog.testing.cluster import free_port
+from raftlog.testing.cluster import free_port, free_ports
 from raftlog.testing.fork_server import python_path
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -65,6 +66,8 @@ class Example:
 
 CRASHING: Final = (("--crash",), ())
 SPARK_NEEDS: Final = ("pyspark", "java")
+MAVEN: Final = ("java", "mvn")
+CONNECT_NEEDS: Final = (*MAVEN, "psycopg", "postgres", "psql")
 ALL: Final = [
     Example("storm_word_count.py", "Storm", ("word-counts+",), SPARK_NEEDS),
     Example("declarative.sh", "Storm: topology", ("alerts",), (*SPARK_NEEDS, "grpc", "yaml")),
@@ -86,18 +89,24 @@ ALL: Final = [
     Example("mirror.sh", "MirrorMaker"),
     Example(
         "postgres_upsert.py",
-        "Cassandra: PostgreSQL",
+        "PostgreSQL",
         (),
         (*SPARK_NEEDS, "psycopg", "postgres"),
         CRASHING,
     ),
-    Example(
-        "debezium.sh", "Change data: Debezium", (), ("java", "mvn", "psycopg", "postgres", "psql")
-    ),
-    Example("redis_counts.py", "Druid: Redis", (), ("redis", "redis-server"), ((), ())),
+    Example("debezium.sh", "Change data", (), CONNECT_NEEDS),
+    Example("connect_sink.sh", "Kafka Connect", (), CONNECT_NEEDS),
+    Example("cassandra_rows.py", "Cassandra", ("visits",), (*MAVEN, "cassandra"), CRASHING),
+    Example("opensearch_documents.py", "Elasticsearch", (), (*MAVEN, "opensearchpy"), CRASHING),
+    Example("redis_counts.py", "Redis", (), ("redis", "redis-server"), ((), ())),
     Example("iceberg_append.py", "Iceberg", (), ("pyiceberg",)),
 ]
-LOADED: Final = {"requests": ("--key-separator", " "), "requests-twice": ()}  # with the log
+# With the log; the key is the host.
+LOADED: Final = {
+    "requests": ("--key-separator", " "),
+    "requests-twice": (),
+    "visits": ("--key-separator", " "),
+}
 # What is needed: how it is installed.
 INSTALL: Final = {
     "java": "apt install openjdk-17-jre-headless",
@@ -195,10 +204,10 @@ def postgres(directory: Path) -> Iterator[dict[str, str]]:
         yield environ
 
 
-def connect_jars() -> Path:
-    """Return the directory of Kafka Connect with Debezium, which Maven downloads once."""
-    jars = Path(sys.prefix) / "pipelines" / "connect"
-    pom = EXAMPLES / "debezium" / "pom.xml"
+def jars_of(server: str) -> Path:
+    """Return the directory with the JARs of a pom.xml, which Maven downloads once."""
+    jars = Path(sys.prefix) / "pipelines" / server
+    pom = EXAMPLES / server / "pom.xml"
     if not jars.is_dir() or jars.stat().st_mtime < pom.stat().st_mtime:
         words = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *words], check=True)
@@ -208,10 +217,70 @@ def connect_jars() -> Path:
 
 @contextmanager
 def debezium(directory: Path) -> Iterator[dict[str, str]]:
-    shutil.copytree(EXAMPLES / "debezium", directory / "debezium")
+    shutil.copytree(EXAMPLES / "debezium", directory / "debezium", dirs_exist_ok=True)
     shutil.copy(EXAMPLES / "debezium_rows.py", directory)
     with postgres(directory) as environ:
-        yield {**environ, "CONNECT": str(connect_jars())}
+        yield {**environ, "CONNECT": str(jars_of("debezium"))}
+
+
+@contextmanager
+def cassandra(directory: Path) -> Iterator[dict[str, str]]:
+    port, storage_port = free_ports(2)
+    seeds = f'[{{seeds: "127.0.0.1:{storage_port}"}}]'
+    settings = {
+        "cluster_name": "raftlog",
+        "commitlog_sync": "periodic",
+        "commitlog_sync_period": "10s",
+        "endpoint_snitch": "SimpleSnitch",
+        "listen_address": "127.0.0.1",
+        "native_transport_port": port,
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "rpc_address": "127.0.0.1",
+        "seed_provider": (
+            "[{class_name: org.apache.cassandra.locator.SimpleSeedProvider, "
+            f"parameters: {seeds}}}]"
+        ),
+        "storage_port": storage_port,
+    }
+    file = directory / "cassandra.yaml"
+    file.write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+    properties = {
+        "cassandra.config": file.as_uri(),
+        "cassandra.storagedir": directory / "cassandra",
+        "cassandra-foreground": "yes",
+        "cassandra.ring_delay_ms": 100,
+        "cassandra.skip_wait_for_gossip_to_settle": 0,
+    }
+    opened = ["java.io", "java.nio", "jdk.internal.misc", "jdk.internal.ref", "sun.nio.ch"]
+    command = [
+        "java",
+        "-Xmx512m",
+        *(f"-D{name}={value}" for name, value in properties.items()),
+        *(f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in opened),
+        "-cp",
+        f"{jars_of('cassandra')}/*",
+        "org.apache.cassandra.service.CassandraDaemon",
+    ]
+    with process(command, directory / "cassandra.log"):
+        wait_until(lambda: is_open(port), timeout_s=120)
+        yield {"CASSANDRA_PORT": str(port)}
+
+
+@contextmanager
+def opensearch(directory: Path) -> Iterator[dict[str, str]]:
+    home, port = directory / "opensearch", free_port()
+    home.mkdir()
+    program = EXAMPLES / "opensearch" / "Server.java"
+    command = ["java", "-Xmx512m", "-cp", f"{jars_of('opensearch')}/*", program, home, port]
+    with process(command, directory / "opensearch.log"):
+        wait_until(lambda: is_open(port), timeout_s=120)
+        yield {"OPENSEARCH": f"http://127.0.0.1:{port}"}
+
+
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 @contextmanager
@@ -240,7 +309,10 @@ def second_cluster(_directory: Path) -> Iterator[dict[str, str]]:
 
 
 SERVERS: Final = {
+    "cassandra_rows": cassandra,
+    "connect_sink": debezium,
     "debezium": debezium,
+    "opensearch_documents": opensearch,
     "postgres_upsert": postgres,
     "redis_counts": redis_server,
     "mirror": second_cluster,

@@ -34,9 +34,11 @@ def test_the_expected_outputs_are_those_of_the_log() -> None:
     def top(counts: Counter[str]) -> list[tuple[str, int]]:
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:5]
 
+    def lines_of(name: str) -> list[str]:
+        return (EXAMPLES / f"{name}.out").read_text(encoding="utf-8").splitlines()
+
     def printed(name: str) -> list[list[str]]:
-        text = (EXAMPLES / f"{name}.out").read_text(encoding="utf-8")
-        return [line.split() for line in text.splitlines()]
+        return [line.split() for line in lines_of(name)]
 
     hosts, days, paths, statuses = (Counter(column) for column in zip(*rows, strict=True))
     missing = Counter(path for _, _, path, status in rows if status == "404")
@@ -46,6 +48,20 @@ def test_the_expected_outputs_are_those_of_the_log() -> None:
         "pig_dataframe": top(missing),
         "redis_counts": sorted(statuses.items()),
     }
+    last = {host: (host, path, int(status)) for host, _, path, status in rows}
+    visitors = [
+        f"{len(last)} visitors",
+        *(
+            str((host, f"GET {path} HTTP/1.1", status))
+            for host, path, status in sorted(last.values())[:3]
+        ),
+    ]
+    assert lines_of("cassandra_rows") == visitors
+    assert lines_of("opensearch_documents") == [
+        f"{len(rows)} documents",
+        *(f"{status} {count}" for status, count in sorted(statuses.items())),
+        f"{paths['/products/13']} of /products/13",
+    ]
     for name, pairs in expected.items():
         assert printed(name) == [[text, str(count)] for text, count in pairs]
     assert [row[:2] for row in printed("s4_elements")] == [[h, str(n)] for h, n in top(hosts)]
