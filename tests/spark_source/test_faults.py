@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -10,9 +11,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from pyspark.sql.datasource import DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
@@ -23,7 +26,9 @@ from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.writer import BatchWriter, TaskReport
 from raftlog import Admin, NewTopic, Producer
 from raftlog.testing import Cluster, cluster, wait_until
+from raftlog.testing.cluster import free_ports
 from raftlog.testing.fork_server import python_path
+from tests.spark_source import truth
 from tests.spark_source.queries import Query, places
 from tests.spark_source.sinks import stored_records
 
@@ -274,16 +279,19 @@ ROOT = Path(__file__).resolve().parents[2]
 EXECUTORS_ROWS = 12_000
 
 
-def run(program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-    environment = {
+def spark_environment() -> dict[str, str]:
+    return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         **python_path(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+
+
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", f"tests.spark_source.{program}", *map(str, arguments)],
-        env=environment,
+        env=spark_environment(),
         cwd=next(part for part in arguments if isinstance(part, Path)),
         capture_output=True,
         timeout=240,
@@ -328,3 +336,210 @@ def test_a_stream_after_a_shuffle_stores_each_row_once(tmp_path: Path, sink: str
         stored = stored_records(brokers.bootstrap, "target").values()
     assert len(list(tmp_path.glob("failed-*"))) >= 6, "each task failed once"
     assert Counter(record.value for records in stored for record in records) == Counter(rows)
+
+
+# -- four queries whose results are known ----------------------------------------------------------
+
+# Everything that can die under ``truth``, dies: drivers and a broker; on a Standalone cluster also
+# an executor, a worker and the master.
+
+
+Strikes = list[Callable[[], object]]
+
+
+@contextlib.contextmanager
+def known_topics(seed: int) -> Iterator[tuple[Cluster, Callable[[], None]]]:
+    """Brokers with the topics of ``truth``, and the check of what these have in the end."""
+    orders, payments = truth.events(seed)
+    wanted = truth.expected(orders, payments)
+    with cluster(brokers=3, with_relays=False) as brokers:
+        with Admin(brokers.bootstrap) as admin, Producer(brokers.bootstrap) as producer:
+            admin.create_topics([NewTopic(name, 3) for name in ("orders", "payments", *wanted)])
+            for topic, events, key in (("orders", orders, "user"), ("payments", payments, "order")):
+                values = [json.dumps(event).encode() for event in events]
+                keys = [str(event[key]).encode() for event in events]
+                producer.send_many(topic, values, keys).result(timeout=60)
+
+        def check() -> None:
+            for topic, values in wanted.items():
+                stored = stored_records(brokers.bootstrap, topic).values()
+                found = Counter((each.value or b"").decode() for rows in stored for each in rows)
+                assert found == values, topic
+
+        yield brokers, check
+
+
+def run_truth(brokers: Cluster, folder: Path, strikes: Strikes, *master: str) -> int:
+    """Run the program to its end, and the next of ``strikes`` after every 4 batches. It is killed
+    and started again where that is ``kill_driver``. Returns how often it was started.
+    """
+    arguments = [sys.executable, "-m", "tests.spark_source.truth", brokers.bootstrap, str(folder)]
+    due = {4 * number: strike for number, strike in enumerate(strikes, 1)}
+    for starts in itertools.count(1):
+        log = folder / f"log-{starts}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*arguments, *master],
+                env=spark_environment(),
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            if strike_until_dead(process, due, folder):
+                continue
+            assert process.wait(900) == 0, log.read_text()[-4_000:]
+            assert not due, f"it ended after {batches_done(folder)} batches"
+            return starts
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    raise AssertionError
+
+
+def strike_until_dead(
+    process: subprocess.Popen[bytes], due: dict[int, Callable[[], object]], folder: Path
+) -> bool:
+    """Take what is due while the program runs. Returns whether the program is to be killed."""
+
+    def is_next() -> bool:
+        return process.poll() is not None or batches_done(folder) >= min(due)
+
+    while due:
+        wait_until(is_next, timeout_s=300, what=f"{min(due)} batches")
+        if process.poll() is not None:
+            break
+        strike = due.pop(min(due))
+        if strike is kill_driver:
+            return True
+        strike()
+    return False
+
+
+def kill_driver() -> None:
+    """Stands for the end of the program, which ``run_truth`` brings."""
+
+
+def batches_done(folder: Path) -> int:
+    return len(list(folder.glob("*/commits/[0-9]*")))
+
+
+def kill_leader(brokers: Cluster) -> None:
+    leader = brokers.leader("joined", 0)
+    assert leader is not None
+    brokers.broker(leader).kill()
+    brokers.broker(leader).start()
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+@pytest.mark.nightly
+def test_four_queries_are_exact_while_drivers_and_a_broker_die(tmp_path: Path) -> None:
+    with known_topics(1) as (brokers, check):
+        strikes: Strikes = [kill_driver, partial(kill_leader, brokers), kill_driver, kill_driver]
+        assert run_truth(brokers, tmp_path, strikes) == 4
+        check()
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+@pytest.mark.nightly
+def test_four_queries_are_exact_on_a_standalone_cluster_that_dies(tmp_path: Path) -> None:
+    with known_topics(2) as (brokers, check), Standalone(tmp_path / "standalone") as spark:
+        strikes: Strikes = [
+            spark.kill_executor,
+            spark.kill_worker,
+            partial(kill_leader, brokers),
+            spark.kill_master,
+            kill_driver,
+            spark.kill_executor,
+        ]
+        assert run_truth(brokers, tmp_path, strikes, spark.address) == 2
+        check()
+
+
+class Standalone:
+    """A Standalone cluster: a master that recovers from files, and two workers with one core."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = free_ports(5)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = f"spark://127.0.0.1:{self._ports[0]}"
+
+    def __enter__(self) -> Standalone:
+        self._folder.mkdir()
+        self._start("master")
+        for number in (1, 2):
+            self._start(f"worker-{number}")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for name in list(self._running):
+            self._end(name)
+
+    def kill_executor(self) -> None:
+        os.kill(self._executor_of("worker-1"), signal.SIGKILL)
+
+    def kill_worker(self) -> None:
+        self._end("worker-2")
+        self._start("worker-2")
+
+    def kill_master(self) -> None:
+        self._end("master")
+        self._start("master")
+
+    def _executor_of(self, worker: str) -> int:
+        group = self._running[worker].pid
+
+        def found() -> list[int]:
+            return [pid for pid in pids_of(group) if b"CoarseGrainedExecutor" in command_of(pid)]
+
+        wait_until(lambda: bool(found()), timeout_s=120, what="an executor")
+        return found()[0]
+
+    def _start(self, name: str) -> None:
+        number = int(name[-1]) if name != "master" else 0
+        java = "org.apache.spark.deploy"
+        ports = ["--host", "127.0.0.1", "--webui-port", "0"]
+        if number:
+            place = ["--work-dir", str(self._folder / name), "--port", str(self._ports[number])]
+            size = ["--cores", "1", "--memory", "1g"]
+            command = [f"{java}.worker.Worker", *ports, *place, *size, self.address]
+        else:
+            command = [f"{java}.master.Master", *ports, "--port", str(self._ports[0])]
+        recovery = f"-Dspark.deploy.recoveryDirectory={self._folder / 'recovery'}"
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [str(Path(pyspark.__path__[0]) / "bin" / "spark-class"), *command],
+                env=spark_environment()
+                | {"SPARK_DAEMON_JAVA_OPTS": f"-Dspark.deploy.recoveryMode=FILESYSTEM {recovery}"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _end(self, name: str) -> None:
+        process = self._running.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # a worker has its executors in its group
+        process.wait()
+
+
+def pids_of(group: int) -> list[int]:
+    """The processes of a group."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(each.name)) == group:
+                found.append(int(each.name))
+    return found
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
