@@ -17,6 +17,7 @@ from raftlog.errors import (
     CorruptBatchError,
     InvalidRequestError,
     InvalidTransactionStateError,
+    OutOfOrderSequenceError,
     ProducerFencedError,
     RaftlogError,
     ThrottledError,
@@ -475,9 +476,14 @@ def append_in_transaction(
 
 
 def _is_verified(host: Partition, header: BatchHeader) -> bool:
-    """Whether the coordinator need not be asked. Raises the errors of ``ProducerTable.check``."""
+    """Whether the coordinator need not be asked. Raises ``ProducerFencedError``, as
+    ``ProducerTable.check`` does.
+    """
     producers = host.log.producers
-    is_known = producers.check(header) is not None  # a retry, of a transaction that may be over
+    try:
+        is_known = producers.check(header) is not None  # a retry, of a transaction that may be over
+    except OutOfOrderSequenceError:  # raised again by ``append``, unless the coordinator fences it
+        is_known = False
     return (
         is_known
         or producers.has_open(header.producer_id, header.producer_epoch)

@@ -25,6 +25,7 @@ from raftlog.errors import (
     RecordSchemaError,
     RequestTimedOutError,
     ThrottledError,
+    TransactionAbortedError,
     UnknownTopicError,
 )
 from raftlog.kafka import api, codec, errors
@@ -63,6 +64,7 @@ ACKS: Final = (-1, 0, 1)
 # A batch is checked on the loop if that takes a few milliseconds at most.
 CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
 COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
+ABORTABLE_SINCE: Final = 11  # version from which clients know TRANSACTION_ABORTABLE
 ADDS_PARTITION: Final = 12  # version from which a transaction gets its partitions by Produce
 UNVERIFIED: Final = (ConcurrentTransactionsError, CoordinatorLoadingError, NotCoordinatorError)
 REFUSED_PARTITIONS_MAX: Final = 1_000  # per connection, whose refused batches are remembered
@@ -293,6 +295,8 @@ class _Produce:
         elif isinstance(error, UNVERIFIED):
             # Of the coordinator: clients retry this code without a look-up of the leader.
             refused.error_code = errors.NOT_ENOUGH_REPLICAS
+        elif self._request.version < ABORTABLE_SINCE and isinstance(error, TransactionAbortedError):
+            refused.error_code = errors.INVALID_TXN_STATE
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
         elif refused.error_code in _WITH_LOG_START:

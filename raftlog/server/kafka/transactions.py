@@ -40,6 +40,7 @@ from raftlog.server.scheduling import Steps, in_steps
 from raftlog.transactions import (
     BUMPING_VERSION,
     FIRST_VERSION,
+    NO_EPOCH,
     Marker,
     Part,
     ProducerIdentity,
@@ -97,6 +98,8 @@ def refuse(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the response of an API with one error code."""
     response = codec.structs("response", request.api.key).root()
     response.error_code = code_for(error, request)
+    if request.api is api.INIT_PRODUCER_ID:
+        response.producer_epoch = NO_EPOCH
     return response
 
 
@@ -128,7 +131,7 @@ def handle_init(context: BrokerContext, request: KafkaRequest, reply: KafkaReply
 def refuse_init(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return the response to a request that fails: with or without a transactional id."""
     if request.message.transactional_id is None:
-        return _Init.root(error_code=code_of(error, Place.DATA))
+        return _Init.root(error_code=code_of(error, Place.DATA), producer_epoch=NO_EPOCH)
     return refuse(request, error)
 
 

@@ -516,15 +516,30 @@ def test_the_first_batch_of_a_transaction_waits_for_its_coordinator(
 
 
 def test_a_refused_transaction_stores_nothing(leader: Leader) -> None:
-    for error, code in (
-        (InvalidTransactionStateError("not in it"), errors.INVALID_TXN_STATE),
-        (ProducerFencedError("old"), errors.INVALID_PRODUCER_EPOCH),
-        (CoordinatorLoadingError("loading"), errors.NOT_ENOUGH_REPLICAS),
+    for error, version, code in (
+        (InvalidTransactionStateError("not in it"), 11, errors.INVALID_TXN_STATE),
+        (TransactionAbortedError("late"), 10, errors.INVALID_TXN_STATE),
+        (TransactionAbortedError("late"), 11, errors.TRANSACTION_ABORTABLE),
+        (ProducerFencedError("old"), 11, errors.INVALID_PRODUCER_EPOCH),
+        (CoordinatorLoadingError("loading"), 11, errors.NOT_ENOUGH_REPLICAS),
     ):
-        leader.send(b"a")
+        leader.send(b"a", version=version)
+        leader.answer(error)
+        assert leader.outcome(version).error_code == code
+    assert leader.host.log.log_end_offset == 0
+
+
+def test_a_producer_that_is_fenced_learns_that_and_not_of_a_gap(leader: Leader) -> None:
+    leader.write(b"a")
+    leader.end(commit=True)
+    for error, code in (
+        (ProducerFencedError("old"), errors.INVALID_PRODUCER_EPOCH),
+        (None, errors.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ):
+        leader.send(b"c", sequence=2)
         leader.answer(error)
         assert leader.outcome().error_code == code
-    assert leader.host.log.log_end_offset == 0
+    assert leader.host.log.log_end_offset == 2
 
 
 def test_a_marker_refuses_the_batches_that_are_not_verified_yet(leader: Leader) -> None:
