@@ -19,7 +19,12 @@ ELSEWHERE = "another broker: "  # steps for a broker that does not lead, or coor
 REPLICAS = 3
 TOPIC = "d"
 GROUP = "g"
+TXN_TOPIC = "txn"
+TXN_ID = "t"
+TXN_GROUP = "tg"
 WEEK_MS = 7 * 86_400_000
+TRANSACTIONAL = 0x10  # attribute of a batch
+TODAY_MS = int(time() * 1_000)
 # Kafka's defaults, and values that other tools set.
 IGNORED_SETTINGS = (
     ("compression.type", "zstd"),
@@ -50,6 +55,7 @@ def steps() -> Iterator[Step]:
     yield from classic_group()
     yield from group_administration()
     yield from settings()
+    yield from transactions()
     yield from changes()
 
 
@@ -78,6 +84,7 @@ def topics() -> Iterator[Step]:
     yield create("create without replicas", "none", 1, 0)
     yield create("create with default counts", "defaults", -1, -1)
     yield create("create with too many replicas", "many", 1, 5)
+    yield create("create a topic for transactions", TXN_TOPIC, 1)
     yield create("create x.a", "x.a")
     yield create("create x_a", "x_a")
     yield create("create with two underscores", "__debezium-heartbeat.x")
@@ -419,6 +426,235 @@ def settings() -> Iterator[Step]:
             resource_type=2, resource_name=topic, configs=[change]
         )
         yield label, apis.INCREMENTAL_ALTER_CONFIGS, 1, changing.root(resources=[resource])
+
+
+def transactions() -> Iterator[Step]:
+    """First as clients without ``transaction.version=2`` do it, then as those with it."""
+    conversation = _transactions()
+    step = next(conversation)
+    while True:
+        label, *rest = step
+        answer = yield f"transactions: {label}", *rest
+        try:
+            step = conversation.send(answer)
+        except StopIteration:
+            return
+
+
+def _transactions() -> Iterator[Step]:
+    finding = _of(apis.FIND_COORDINATOR)
+    for name in (TXN_ID, ""):
+        label = f"find the transaction coordinator of {name!r}"
+        message = finding.root(key_type=1, coordinator_keys=[name])
+        yield label, apis.FIND_COORDINATOR, 4, message
+    for label, name, timeout_ms in (
+        ("without a timeout", TXN_ID, 0),
+        ("with too long a timeout", TXN_ID, 900_001),
+        ("with an empty ID", "", 60_000),
+    ):
+        yield _init(f"begin with a transactional ID {label}", name, timeout_ms)
+    answer = yield _init("begin with a transactional ID")
+    yield from _first_transaction(answer.producer_id, answer.producer_epoch)
+    answer = yield _init("begin again after a commit")
+    yield from _fenced(answer.producer_id, answer.producer_epoch)
+    yield from _second_transactions(answer.producer_id, answer.producer_epoch)
+    yield from _transaction_administration()
+
+
+def _init(
+    label: str, name: str = TXN_ID, timeout_ms: int = 60_000, version: int = 5, **more: int
+) -> Step:
+    message = _of(apis.INIT_PRODUCER_ID).root(
+        transactional_id=name, transaction_timeout_ms=timeout_ms, **more
+    )
+    return label, apis.INIT_PRODUCER_ID, version, message
+
+
+def _end(label: str, producer: int, epoch: int, version: int, *, commit: bool = True) -> Step:
+    message = _of(apis.END_TXN).root(
+        transactional_id=TXN_ID, producer_id=producer, producer_epoch=epoch, committed=commit
+    )
+    return label, apis.END_TXN, version, message
+
+
+def _add(label: str, producer: int, epoch: int, topic: str = TXN_TOPIC, partition: int = 0) -> Step:
+    api = _of(apis.ADD_PARTITIONS_TO_TXN)
+    topics = [api.AddPartitionsToTxnTopic(name=topic, partitions=[partition])]
+    message = api.root(
+        v3_and_below_transactional_id=TXN_ID,
+        v3_and_below_producer_id=producer,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=topics,
+    )
+    return label, apis.ADD_PARTITIONS_TO_TXN, 3, message
+
+
+def _send(
+    label: str, producer: int, epoch: int, sequence: int, version: int = 9, **more: Any
+) -> Step:
+    """A transactional batch. ``topic``, ``name`` (transactional ID)."""
+    # Of today: Kafka would begin a segment for a marker that is years later.
+    record = KafkaRecord(b"v", b"k", timestamp_ms=TODAY_MS)
+    batch = kafka_batch([record], producer=(producer, epoch, sequence))
+    batch = kafka_resealed(batch, attributes=TRANSACTIONAL)
+    message = produce_request(more.get("topic", TXN_TOPIC), batch)
+    message.transactional_id = more.get("name", TXN_ID)
+    return label, apis.PRODUCE, version, message
+
+
+def _commit_offset(
+    label: str, producer: int, epoch: int, version: int = 3, *, offset: int = 5, **more: Any
+) -> Step:
+    api = _of(apis.TXN_OFFSET_COMMIT)
+    part = api.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata="m"
+    )
+    topic = api.TxnOffsetCommitRequestTopic(name=TXN_TOPIC, partitions=[part])
+    fields = {"generation_id_or_member_epoch": -1, "member_id": "", **more}
+    message = api.root(
+        transactional_id=TXN_ID,
+        group_id=TXN_GROUP,
+        producer_id=producer,
+        producer_epoch=epoch,
+        topics=[topic],
+        **fields,
+    )
+    return label, apis.TXN_OFFSET_COMMIT, version, message
+
+
+def _add_offsets(label: str, producer: int, epoch: int) -> Step:
+    message = _of(apis.ADD_OFFSETS_TO_TXN).root(
+        transactional_id=TXN_ID, producer_id=producer, producer_epoch=epoch, group_id=TXN_GROUP
+    )
+    return label, apis.ADD_OFFSETS_TO_TXN, 3, message
+
+
+def _seen(when: str) -> Iterator[Step]:
+    """What readers and tools see."""
+    listing, fetching = _of(apis.LIST_OFFSETS), _of(apis.OFFSET_FETCH)
+    for isolation, name in enumerate(("uncommitted", "committed")):
+        message = fetch_request(TXN_TOPIC, 0)
+        message.isolation_level = isolation
+        yield f"fetch {name} records {when}", apis.FETCH, 12, message
+        part = listing.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        topic = listing.ListOffsetsTopic(name=TXN_TOPIC, partitions=[part])
+        message = listing.root(replica_id=-1, isolation_level=isolation, topics=[topic])
+        yield f"the end of {name} records {when}", apis.LIST_OFFSETS, 8, message
+    for stable in (False, True):
+        topic = fetching.OffsetFetchRequestTopics(name=TXN_TOPIC, partition_indexes=[0])
+        group = fetching.OffsetFetchRequestGroup(group_id=TXN_GROUP, topics=[topic])
+        message = fetching.root(groups=[group], require_stable=stable)
+        label = f"offsets of the transaction {when}, {'stable' if stable else 'any'}"
+        yield label, apis.OFFSET_FETCH, 8, message
+    api = _of(apis.DESCRIBE_PRODUCERS)
+    topic = api.TopicRequest(name=TXN_TOPIC, partition_indexes=[0])
+    yield f"the producers {when}", apis.DESCRIBE_PRODUCERS, 0, api.root(topics=[topic])
+    message = _of(apis.DESCRIBE_TRANSACTIONS).root(transactional_ids=[TXN_ID])
+    yield f"the transaction {when}", apis.DESCRIBE_TRANSACTIONS, 0, message
+    message = _of(apis.LIST_TRANSACTIONS).root(state_filters=[], producer_id_filters=[])
+    yield f"all transactions {when}", apis.LIST_TRANSACTIONS, 0, message
+
+
+def _first_transaction(producer: int, epoch: int) -> Iterator[Step]:
+    yield _end("commit nothing", producer, epoch, 4)
+    yield _end("abort nothing", producer, epoch, 4, commit=False)
+    yield _add("add a partition of no topic", producer, epoch, "absent")
+    yield _add("add no partition", producer, epoch, partition=9)
+    yield _add("add with another producer", producer + 777, epoch)
+    yield _add("add with an epoch to come", producer, epoch + 1)
+    yield _send("send to a partition that was not added", producer, epoch, 0)
+    yield _add("add a partition", producer, epoch)
+    yield _add("add a partition again", producer, epoch)
+    yield _send("send in a transaction", producer, epoch, 0)
+    yield _send("send in a transaction again", producer, epoch, 0)
+    yield _send("send without the transactional ID", producer, epoch, 1, name=None)
+    yield _send("send with another transactional ID", producer, epoch, 1, name="other")
+    yield _commit_offset("commit an offset of a group that was not added", producer, epoch)
+    yield _add_offsets("add a group", producer, epoch)
+    yield _commit_offset("commit an offset", producer, epoch)
+    yield _commit_offset(
+        "commit an offset of no member", producer, epoch, member_id="nobody",
+        generation_id_or_member_epoch=3,
+    )  # fmt: skip
+    yield _commit_offset("commit an offset with another producer", producer + 777, epoch)
+    yield from _seen("in a transaction")
+    yield _end("commit with an epoch to come", producer, epoch + 1, 4)
+    yield _end("commit with another producer", producer + 777, epoch, 4)
+    yield _end("commit", producer, epoch, 4)
+    yield _end("commit again", producer, epoch, 4)
+    yield _end("abort after a commit", producer, epoch, 4, commit=False)
+    yield _add("add a partition after a commit", producer, epoch)
+    yield _send("send after a commit", producer, epoch, 1)
+
+
+def _fenced(producer: int, epoch: int) -> Iterator[Step]:
+    """What a producer of an earlier epoch gets."""
+    old = epoch - 1
+    yield _add("an older epoch adds", producer, old)
+    yield _add_offsets("an older epoch adds a group", producer, old)
+    yield _send("an older epoch sends", producer, old, 2)
+    yield _commit_offset("an older epoch commits an offset", producer, old)
+    for version in (1, 4, 5):
+        yield _end(f"an older epoch ends, version {version}", producer, old, version)
+    for version in (3, 4, 5):
+        fields = {"producer_id": producer, "producer_epoch": old - 1}
+        yield _init(f"an older epoch begins, version {version}", version=version, **fields)
+    yield from _seen("after a commit")
+
+
+def _second_transactions(producer: int, epoch: int) -> Iterator[Step]:
+    """Partitions and groups are added by what is sent; an end answers with the next epoch."""
+    yield _end("abort nothing, version 5", producer, epoch, 5, commit=False)
+    answer = yield _init("begin for version 2")
+    producer, epoch = answer.producer_id, answer.producer_epoch
+    yield _send("send, which adds the partition", producer, epoch, 0, 12)
+    yield _commit_offset("commit an offset, which adds the group", producer, epoch, 5, offset=7)
+    yield from _seen("that will be aborted")
+    answer = yield _end("abort", producer, epoch, 5, commit=False)
+    yield _end("abort again", producer, epoch, 5, commit=False)
+    yield _end("commit what was aborted", producer, epoch, 5)
+    producer, epoch = answer.producer_id, answer.producer_epoch
+    yield _send("send in the next transaction", producer, epoch, 0, 12)
+    yield _send("send with the epoch of the last", producer, epoch - 1, 1, 12)
+    answer = yield _end("commit the next transaction", producer, epoch, 5)
+    fields = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    yield _init("begin with the epoch that was answered", **fields)
+    yield from _seen("after an abort and a commit")
+
+
+def _transaction_administration() -> Iterator[Step]:
+    api = _of(apis.DESCRIBE_TRANSACTIONS)
+    for name in ("absent", ""):
+        message = api.root(transactional_ids=[name])
+        yield f"describe transaction {name!r}", apis.DESCRIBE_TRANSACTIONS, 0, message
+    listing = _of(apis.LIST_TRANSACTIONS)
+    for label, version, fields in (
+        ("in a state", 0, {"state_filters": ["Ongoing"]}),
+        ("in an unknown state", 0, {"state_filters": ["Ongoing", "Resting"]}),
+        ("of a producer", 0, {"producer_id_filters": [1 << 40]}),
+        ("that are old", 1, {"duration_filter": 1 << 50}),
+        ("by a pattern", 2, {"transactional_id_pattern": "x.*"}),
+        ("by half a pattern", 2, {"transactional_id_pattern": "("}),
+    ):
+        message = listing.root(**{"state_filters": [], "producer_id_filters": [], **fields})
+        yield f"list transactions {label}", apis.LIST_TRANSACTIONS, version, message
+    api = _of(apis.DESCRIBE_PRODUCERS)
+    for name, partition in (("absent", 0), (TXN_TOPIC, 9)):
+        topic = api.TopicRequest(name=name, partition_indexes=[partition])
+        label = f"the producers of {name}:{partition}"
+        yield label, apis.DESCRIBE_PRODUCERS, 0, api.root(topics=[topic])
+    api = _of(apis.WRITE_TXN_MARKERS)
+    for name, partition in (("absent", 0), (TXN_TOPIC, 9)):
+        topic = api.WritableTxnMarkerTopic(name=name, partition_indexes=[partition])
+        marker = api.WritableTxnMarker(
+            producer_id=1 << 40,
+            producer_epoch=0,
+            transaction_result=False,
+            topics=[topic],
+            coordinator_epoch=0,
+        )
+        label = f"write a marker to {name}:{partition}"
+        yield label, apis.WRITE_TXN_MARKERS, 1, api.root(markers=[marker])
 
 
 def changes() -> Iterator[Step]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 CACHE = Path(sys.prefix) / "kafka-peers"
 JAVA_LIBRARY = CACHE / "java/lib"
+FLINK_LIBRARY = CACHE / "flink/lib"
 SPARK_LIBRARY = CACHE / "spark/lib"
 PYSPARK = CACHE / "spark/python"
 PYTHON_LIBRARY = CACHE / "python/lib"
@@ -79,6 +80,12 @@ def install_kafka() -> None:
 def install_java() -> None:
     sources = HERE / "java/Peer.java", HERE / "java/WordCount.java"
     run("javac", "-cp", f"{JAVA_LIBRARY}/*", "-d", CACHE / "java/peer", *sources)
+
+
+def install_flink() -> None:
+    copy_jars("flink/pom.xml", FLINK_LIBRARY)
+    source = HERE / "flink/FlinkCount.java"
+    run("javac", "-cp", f"{FLINK_LIBRARY}/*", "-d", CACHE / "flink/peer", source)
 
 
 def install_go() -> None:
@@ -181,6 +188,9 @@ STEPS: dict[str, Step] = {
         install_java,
         ("java/pom.xml", "java/Peer.java", "java/WordCount.java"),
         ("java", "javac"),
+    ),
+    "flink": Step(
+        install_flink, ("flink/pom.xml", "flink/FlinkCount.java"), ("java", "javac", "mvn")
     ),
     "go": Step(install_go, ("go/go.mod", "go/go.sum", "go/peer.go"), ("go",)),
     "js": Step(install_js, ("js/package.json",), ("node", "npm")),

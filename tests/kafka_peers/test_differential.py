@@ -19,13 +19,15 @@ import pytest
 from raftlog.config import Address
 from raftlog.kafka import errors
 from raftlog.testing.cluster import cluster
-from tests.kafka_peers.conversation import ELSEWHERE, GROUP, REPLICAS, Step, steps
+from tests.kafka_peers.conversation import ELSEWHERE, GROUP, REPLICAS, TXN_ID, Step, steps
 from tests.kafka_peers.install import HERE, version_in
 from tests.kafka_peers.kafka_broker import JAVA, kafka_cluster
 from tests.kafka_peers.routing import Clients
 
 ATTEMPTS = 200
+MARKER = 0x20  # attribute of a batch with the end of a transaction
 NOT_READY = {
+    errors.CONCURRENT_TRANSACTIONS,
     errors.COORDINATOR_LOAD_IN_PROGRESS,
     errors.COORDINATOR_NOT_AVAILABLE,
     errors.LEADER_NOT_AVAILABLE,
@@ -35,7 +37,7 @@ NOT_HERE = {errors.NOT_COORDINATOR, errors.NOT_LEADER_OR_FOLLOWER}
 # Values that differ between any two clusters: only whether there is one is compared.
 OWN = {
     "host", "port", "cluster_id", "member_id", "leader", "client_host", "topic_id", "producer_id",
-    "leader_id", "controller_id", "node_id",
+    "leader_id", "controller_id", "node_id", "last_timestamp", "transaction_start_time_ms",
 }  # fmt: skip
 IN_ANY_ORDER = {"replica_nodes", "isr_nodes"}
 VERSION = version_in("java/pom.xml", r"kafka-tools</artifactId>\s*<version>(.*?)<")
@@ -75,13 +77,16 @@ def values(message: Any, path: str = "") -> dict[str, Any]:
 
 def without_own_fields(records: bytes) -> list[bytes]:
     """The batches of a fetch without the leader epoch, which begins with another number, the
-    producer's id, which differs, and so the CRC.
+    producer's id, which differs, and so the CRC; a marker also without its time, and the
+    coordinator's epoch at its end.
     """
     found = []
     while records:
         size = 12 + int.from_bytes(records[8:12], "big")
         batch, records = records[:size], records[size:]
-        found.append(batch[:12] + batch[16:17] + batch[21:43] + batch[51:])
+        is_marker = int.from_bytes(batch[21:23], "big") & MARKER
+        own = batch[21:27] + batch[51:-5] if is_marker else batch[21:43] + batch[51:]
+        found.append(batch[:12] + batch[16:17] + own)
     return found
 
 
@@ -95,7 +100,9 @@ def converse(clients: Clients) -> dict[str, tuple[Step, dict[str, Any]]]:
         is_elsewhere = label.startswith(ELSEWHERE)
         transient = NOT_READY if is_elsewhere else NOT_READY | NOT_HERE
         for _ in range(ATTEMPTS):
-            answer = clients.ask(api, version, message, group=GROUP, elsewhere=is_elsewhere)
+            answer = clients.ask(
+                api, version, message, group=GROUP, transaction=TXN_ID, elsewhere=is_elsewhere
+            )
             shown = values(answer)
             codes = {value for path, value in shown.items() if path.endswith("error_code")}
             if not codes & transient:

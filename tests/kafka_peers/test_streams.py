@@ -16,6 +16,7 @@ from raftlog import Admin, Consumer, NewTopic, Producer
 from raftlog.testing import cluster
 from tests.kafka_peers.install import (
     CACHE,
+    FLINK_LIBRARY,
     FRAMEWORKS,
     HERE,
     JAVA_LIBRARY,
@@ -35,7 +36,9 @@ WORDS = [f"word-{number}".encode() for number in range(10)]
 SILENCE_MS = 60_000
 STREAMS = version_in("java/pom.xml", r"kafka-streams</artifactId>\s*<version>(.*?)<")
 QUIX = version_in("python/frameworks.txt", r"quixstreams==(\S+)")
+FLINK = version_in("flink/pom.xml", r"flink-connector-kafka</artifactId>\s*<version>(.*?)<")
 JAVA = ("java", "-cp", f"{CACHE / 'java/peer'}:{JAVA_LIBRARY}/*", "WordCount")
+FLINK_JAVA = ("java", "-cp", f"{CACHE / 'flink/peer'}:{FLINK_LIBRARY}/*", "FlinkCount")
 
 
 def program(name: str) -> tuple[str, ...]:
@@ -55,6 +58,7 @@ def processor(command: tuple[str, ...], rounds: int, each: int, version: str, na
     ("command", "rounds", "each"),
     [
         processor(JAVA, 6, 3_000, STREAMS, "Kafka Streams"),
+        processor(FLINK_JAVA, 6, 3_000, FLINK, "Flink"),
         processor(program("quix_count"), 4, 1_000, QUIX, "Quix Streams"),
     ],
 )
