@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Context, Decimal
@@ -44,15 +44,6 @@ _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u
 # An escaped surrogate. A lone one is valid JSON (RFC 8259, 8.2), and msgspec rejects it.
 _SURROGATE: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u([dD][89a-fA-F][0-9a-fA-F]{2})")
 _MARKS: Final = [chr(code).encode() for code in range(0xE000, 0xE100)]  # private use
-# What decoders raise for bytes that are in another format, or damaged.
-_FAILURES: Final = (
-    ValueError,
-    RecursionError,
-    OverflowError,
-    ArithmeticError,
-    msgspec.MsgspecError,
-    msgpack.UnpackException,
-)
 # First bytes of MessagePack maps and arrays, which are invalid first bytes of UTF-8 text.
 _MSGPACK_FIRST: Final = frozenset((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 
@@ -103,7 +94,7 @@ def decode(
         try:
             text = clean(_json_text(avro.decode(data, part)))
             return Shown(avro.kind, text, size)
-        except (NotAvroError, *_FAILURES) as error:
+        except Exception as error:  # noqa: BLE001 - see below
             problem = str(error)[:200] or type(error).__name__
     for kind, parse in (("json", _json), ("msgpack", _msgpack)):
         if wanted == kind or (wanted == AUTOMATIC and _may_be(kind, data)):
@@ -112,7 +103,7 @@ def decode(
                 continue
             try:
                 return Shown(kind, clean(parse(data)), size)
-            except _FAILURES as error:
+            except Exception as error:  # noqa: BLE001 - it costs this record only, and is shown
                 if wanted == kind:
                     problem = f"not {kind}: {str(error)[:200] or type(error).__name__}"
     problem = problem if wanted != AUTOMATIC or is_avro else ""
@@ -146,7 +137,19 @@ def _json(data: bytes) -> str:
 
 
 def _msgpack(data: bytes) -> str:
-    return _json_text(_plain(msgpack.unpackb(data, strict_map_key=False, timestamp=0)))
+    value = msgpack.unpackb(data, strict_map_key=False, timestamp=0, object_pairs_hook=_Map)
+    return _json_text(_plain(value))
+
+
+class _Map(dict[int, Any]):
+    """A map that JSON's encoder writes with each key as often as it is stored."""
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self._pairs = list(pairs)
+        super().__init__(dict.fromkeys(range(len(self._pairs))))
+
+    def items(self) -> Any:
+        return self._pairs
 
 
 def _json_text(value: Any) -> str:
@@ -163,14 +166,18 @@ def _json_text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Convert a MessagePack value to JSON. Bytes become hexadecimal, keys become strings."""
-    if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else str(_plain(key)): _plain(part)
-            for key, part in value.items()
-        }
+    if isinstance(value, _Map):
+        return _Map((_key(key), _plain(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value.hex() if isinstance(value, bytes) else value
+
+
+def _key(key: Any) -> str:
+    plain = _plain(key)
+    if isinstance(plain, list | _Map):
+        return json.dumps(plain, ensure_ascii=False, default=str)
+    return str(plain)
 
 
 def _whole_characters(head: bytes) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog import limits
-from raftlog_cli.console import pages
+from raftlog_cli.console import pages, records
 from raftlog_cli.console.pages import Page, number_of, page_of, pages_of
 from raftlog_cli.console.records import FORMATS, HEX_BYTES_MAX, clean, decode, preview
 
@@ -31,6 +31,8 @@ from raftlog_cli.console.records import FORMATS, HEX_BYTES_MAX, clean, decode, p
         (b"12", "text", "12"),
         (msgpack.packb({"a": [1, b"\xff"]}), "msgpack", '{\n  "a": [\n    1,\n    "ff"\n  ]\n}'),
         (msgpack.packb({1: None}), "msgpack", '{\n  "1": null\n}'),
+        (b"\x82\x01\xc0\xa11\xc0", "msgpack", '{\n  "1": null,\n  "1": null\n}'),
+        (b"\x81\x91\x81\xc0\x80\x02", "msgpack", '{\n  "[{\\"None\\": {}}]": 2\n}'),
         (b"\x00\xff", "hex", "00000000  00 ff" + " " * 44 + ".."),
         (b"\x81\xa1", "hex", "00000000  81 a1" + " " * 44 + ".."),
     ],
@@ -105,7 +107,22 @@ def test_a_preview_is_one_short_line() -> None:
     assert preview("a\n  b" + "c" * 1_000) == "a b" + "c" * 157
 
 
-@given(st.binary(max_size=200), st.sampled_from(FORMATS))
+def test_a_decoder_that_fails_costs_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: bytes) -> str:
+        raise KeyError("of a library")
+
+    monkeypatch.setattr(records, "_msgpack", fail)
+    shown = decode(msgpack.packb([1]), "msgpack")
+    assert (shown.kind, shown.problem) == ("hex", "not msgpack: 'of a library'")
+
+
+# Bytes, and what looks like maps and arrays of MessagePack with any keys.
+PIECES = st.sampled_from([b"\x81", b"\x82", b"\x91", b"\x80", b"\x90", b"\xa11", b"\x01", b"\xc0"])
+
+
+@given(
+    st.binary(max_size=200) | st.lists(PIECES, max_size=20).map(b"".join), st.sampled_from(FORMATS)
+)
 def test_any_bytes_can_be_shown_as_anything(data: bytes, wanted: str) -> None:
     shown = decode(data, wanted)
     assert shown.size == len(data)
