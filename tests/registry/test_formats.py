@@ -13,7 +13,8 @@ from raftlog.record import encode, seal
 from raftlog.registry import formats
 from raftlog.registry.formats import AVRO, JSON, PROTOBUF, parse, problems
 from raftlog.registry.values import (
-    ID_HEADER,
+    ID_HEADERS,
+    VALUE,
     Row,
     decoder_of,
     encoder_of,
@@ -314,13 +315,13 @@ def test_ids_of_a_batch() -> None:
     headers = [
         [],
         None,
-        [(ID_HEADER, b"\0\0\0\0\7")],
-        [(ID_HEADER, b"\1" + bytes.fromhex(GUID.replace("-", "")))],
-        [(ID_HEADER, b"\1short"), ("other", None)],
+        [(ID_HEADERS[VALUE], b"\0\0\0\0\7")],
+        [(ID_HEADERS[VALUE], b"\1" + bytes.fromhex(GUID.replace("-", "")))],
+        [(ID_HEADERS[VALUE], b"\1short"), ("other", None)],
         None,
     ]
     found = rows_of(batch(values, headers))
-    assert [(row.row, row.key) for row in found] == [(0, 1), (2, 7), (3, GUID), (4, None), (5, 1)]
+    assert [(row.row, row.schema) for row in found] == [(0, 1), (2, 7), (3, GUID), (4, None), (5, 1)]
     assert found[0] == Row(0, 1, b"a")
 
 
