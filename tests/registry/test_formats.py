@@ -321,7 +321,13 @@ def test_ids_of_a_batch() -> None:
         None,
     ]
     found = rows_of(batch(values, headers))
-    assert [(row.row, row.schema) for row in found] == [(0, 1), (2, 7), (3, GUID), (4, None), (5, 1)]
+    assert [(row.row, row.schema) for row in found] == [
+        (0, 1),
+        (2, 7),
+        (3, GUID),
+        (4, None),
+        (5, 1),
+    ]
     assert found[0] == Row(0, 1, b"a")
 
 
