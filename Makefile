@@ -39,7 +39,7 @@ test: $(VENV)/.dev ## make check, and every test that takes minutes at most; PKG
 	$(if $(PKG),$(PYTEST) -n 3 tests/$(PKG) $(ARGS),$(BIN)/python -m tests.suite $(ARGS))
 
 console-test: $(VENV)/.dev ## the console in a real Chromium, and its vendored files against npm (about a minute)
-	@command -v chromium chromium-browser npm > /dev/null || \
+	@{ command -v chromium || command -v chromium-browser; } > /dev/null && command -v npm > /dev/null || \
 		{ echo "Install a browser and npm first (Debian: apt-get install chromium npm)" >&2; exit 1; }
 	$(call install,[$(EXTRAS)$(COMMA)browser],a minute,5 minutes)
 	$(BIN)/python -m tests.cli.console.npm
