@@ -17,13 +17,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from raftlog.testing.fork_server import python_path
+from tests.figures import git, tree_of
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RECORDED: Final = Path(__file__).with_name("bench.json")
@@ -71,22 +70,6 @@ def ratios_of(rounds: Sequence[Ratios], name: str) -> list[float]:
     return [each[name][0] for each in rounds if name in each]
 
 
-@contextmanager
-def tree_of(revision: str) -> Iterator[Path]:
-    """A directory with the files of a commit."""
-    with tempfile.TemporaryDirectory(prefix="raftlog-bench-") as directory:
-        git("worktree", "add", "--detach", "--quiet", directory, revision)
-        try:
-            yield Path(directory)
-        finally:
-            git("worktree", "remove", "--force", directory)
-
-
-def git(*words: str) -> str:
-    done = subprocess.run(("git", *words), cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    return done.stdout.strip()
-
-
 def shown(ratios: Sequence[float]) -> str:
     if not ratios:
         return "none"
@@ -100,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="record this commit, without a run")
     options = parser.parse_args(arguments)
     if options.write:
-        content = {"commit": git("rev-parse", "HEAD")}
+        content = {"commit": git("rev-parse", "HEAD").strip()}
         RECORDED.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return 0
     other = options.against or json.loads(RECORDED.read_text(encoding="utf-8"))["commit"]

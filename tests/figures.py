@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -45,22 +46,29 @@ def main() -> None:
 
 def figures_of(revision: str) -> dict[str, int | str]:
     """The figures of a commit, which this file counts in its tree: its walks need its modules."""
-    with tempfile.TemporaryDirectory() as directory:
-        git("worktree", "add", "--detach", "--quiet", directory, revision)
-        try:
-            own = Path(directory, "tests", Path(__file__).name)
-            own.write_bytes(Path(__file__).read_bytes())
-            ran = subprocess.run(
-                [sys.executable, "-m", "tests.figures", "--files"],
-                cwd=directory,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        finally:
-            git("worktree", "remove", "--force", directory)
+    with tree_of(revision) as directory:
+        own = directory / "tests" / Path(__file__).name
+        own.write_bytes(Path(__file__).read_bytes())
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.figures", "--files"],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     rows = [line.split("|") for line in ran.stdout.splitlines()[2:]]
     return {row[1].strip(): row[2].strip() for row in rows}
+
+
+@contextmanager
+def tree_of(revision: str) -> Iterator[Path]:
+    """A directory with the files of a commit."""
+    with tempfile.TemporaryDirectory(prefix="raftlog-tree-") as directory:
+        git("worktree", "add", "--detach", "--quiet", directory, revision)
+        try:
+            yield Path(directory)
+        finally:
+            git("worktree", "remove", "--force", directory)
 
 
 def git(*words: str) -> str:

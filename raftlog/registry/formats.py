@@ -98,9 +98,7 @@ def type_names(parsed: Parsed) -> list[str]:
     title of a JSON schema, all messages of a Protobuf file, the first one first. Can be empty.
     """
     if parsed.kind == PROTOBUF:
-        package = parsed.model.file.package
-        names = [name for name, _ in _messages_of(parsed.model.file)]
-        return [f"{package}.{name}" if package else name for name in names]
+        return [str(message.full_name) for _, message in _messages_of(parsed.model.file)]
     if parsed.kind == AVRO:
         return [parsed.model.root.name] if parsed.model.root.name else []
     title = parsed.model.root.get("title") if isinstance(parsed.model.root, dict) else None

@@ -94,7 +94,7 @@ def decode(
         try:
             text = clean(_json_text(avro.decode(data, part)))
             return Shown(avro.kind, text, size)
-        except Exception as error:  # noqa: BLE001 - see below
+        except Exception as error:  # noqa: BLE001 - it costs this record only, and is shown
             problem = str(error)[:200] or type(error).__name__
     for kind, parse in (("json", _json), ("msgpack", _msgpack)):
         if wanted == kind or (wanted == AUTOMATIC and _may_be(kind, data)):

@@ -24,7 +24,7 @@ def row(record):
     return record.key.decode(), request, int(rest.split()[0]), record.offset + 1
 
 
-# With a group, but without its members: it keeps the position, and a restart waits for nobody.
+# The group keeps the position. It has no members: a restart waits for no other session to end.
 with Consumer(group="to-cassandra", auto_offset_reset="earliest", auto_commit=False) as consumer:
     names = consumer.partitions_for("visits")
     consumer.assign([TopicPartition("visits", number) for number in names])
