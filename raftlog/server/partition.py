@@ -697,6 +697,7 @@ class Partition:
         """
         if self._is_disk_hung:
             return False
+        known = self.log.damage
         try:
             change()
         except OSError as error:
@@ -707,6 +708,9 @@ class Partition:
             if isinstance(error, DiskFullError):
                 self._refused(error)
             logger.warning("truncation failed: partition=%s error=%s", self.topic_partition, error)
+            if self.log.damage != known:
+                # guard: corruption that a truncation finds is reported
+                self._services.on_damage(self)
         else:
             return True
         return False

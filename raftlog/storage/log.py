@@ -907,15 +907,34 @@ class Log:
             return
         self._prepare_checkpoint()
         self.sync()
+        cut = self._find_cut(offset)
         try:
             self._finish_drops()
-            end = self._segments.batch_start(offset)
             # guard: the clean end is lowered before a truncation
-            self._compactor.lower_clean_end(end)
-            self._cut_producers(end)
-            self._truncate(end)
+            self._compactor.lower_clean_end(cut.end)
+            self._cut_producers(cut)
+            self._truncate(cut)
         except (OSError, DamagedLogError) as error:
             raise self._failed(f"truncating {self.directory}", error) from error
+
+    def _find_cut(self, offset: Offset) -> _Cut:
+        """Read all that a truncation needs, before anything changes.
+
+        Raises ``DamagedLogError`` and marks the log as corrupt: a corrupt header must not decide
+        which batches are removed.
+        """
+        segment, kept = self._segments.segment_of(offset), list[BatchHeader]()
+        try:
+            for header in segment.headers_before(offset):
+                kept.append(header)
+            end = kept[-1].next_offset if kept else segment.base_offset
+            return _Cut(end, kept, rebuild_producers(self._files, self._segments, end))
+        except DamagedLogError as error:
+            # guard: corruption that a truncation finds is recorded
+            self.note_damage(
+                str(error), offset=kept[-1].base_offset if kept else segment.base_offset
+            )
+            raise
 
     def _prepare_checkpoint(self) -> None:
         """Allocate the checkpoint file before anything changes. The next steps need no disk
@@ -932,16 +951,16 @@ class Log:
             drop.run()
         self._drops.clear()
 
-    def _cut_producers(self, end: Offset) -> None:
-        """Reset the producer state to ``end`` and save it. Later snapshots are removed, and deleted
-        segments can no longer be replayed."""
-        rebuilt = rebuild_producers(self._files, self._segments, end)
+    def _cut_producers(self, cut: _Cut) -> None:
+        """Reset the producer state to the new end and save it. Later snapshots are removed, and
+        deleted segments can no longer be replayed."""
         # guard: producers are truncated
-        self.producers.cut(end, rebuilt)
-        self._files.try_write_snapshot(end, self.producers.snapshot())
+        self.producers.cut(cut.end, cut.producers)
+        self._files.try_write_snapshot(cut.end, self.producers.snapshot())
 
-    def _truncate(self, end: Offset) -> None:
-        """Truncate the log at ``end``, the start of a batch."""
+    def _truncate(self, cut: _Cut) -> None:
+        """Remove all batches from the new end on."""
+        end = cut.end
         # guard: the durable end is lowered before a truncation
         self._lower_ends(end)
         self._remove_indexes(end)
@@ -951,7 +970,7 @@ class Log:
         self._disk.sync_dir(self.directory)
         last = self._segments[-1]
         if last.next_offset > end:
-            last.truncate(end, index_interval_bytes=self.config.index_interval_bytes)
+            last.truncate(cut.kept, index_interval_bytes=self.config.index_interval_bytes)
             if last.size_bytes == 0:
                 self._follow_what_is_before(last)
         self._segments.forget_positions()
@@ -1440,6 +1459,14 @@ def check_replicated(
 # -- appended --------------------------------------------------------------------------------------
 #
 # Results of appends to a log.
+
+
+class _Cut(NamedTuple):
+    """What a truncation leaves: the new end, what remains of its segment, and the producers."""
+
+    end: Offset
+    kept: Sequence[BatchHeader]
+    producers: ProducerTable
 
 
 class Appended(NamedTuple):

@@ -19,7 +19,7 @@ from raftlog import limits
 from raftlog.disk import NO_DESCRIPTOR, NO_ROOM, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import HEADER_BYTES, BatchHeader, parse_header
-from raftlog.record.batch import crc32c
+from raftlog.record.batch import check, crc32c
 from raftlog.storage import state_files
 from raftlog.storage.checkpoint import Anchor
 from raftlog.storage.producer_state import ProducerTable
@@ -184,14 +184,29 @@ class Segment:
         )
 
     def find(self, offset: Offset) -> tuple[int, BatchHeader]:
-        """Return position and header of the batch that contains ``offset``, or of the next one."""
+        """Return position and header of the batch that contains ``offset``.
+
+        Raises ``DamagedLogError``, also if a batch names offsets that are not its own.
+        """
         assert self.base_offset <= offset < self.next_offset
         position = self.index.position_for_offset(offset)
         header = self.header_at(position)
         while header.next_offset <= offset:
-            position += header.length
+            position, before = position + header.length, header
             header = self.header_at(position)
+            # guard: a search by offset skips no record
+            self._check_follows(position, header, before)
         return position, header
+
+    def _check_follows(self, position: int, header: BatchHeader, before: BatchHeader) -> None:
+        """Check that a batch starts where the one before it ends. The leader's CRC covers the
+        start of a batch, but not the count of its offsets: the CRC of the whole batch does."""
+        if header.base_offset != before.next_offset:
+            raise self.damaged(
+                position - before.length,
+                f"the batch at offset {before.base_offset} ends at {before.next_offset}, and the "
+                f"next one starts at {header.base_offset}",
+            )
 
     def end_of_read(self, *, start: int, end: int, bytes_max: int) -> int:
         """Return the end position of a read from ``start``: the end of a batch, at least one batch
@@ -209,7 +224,7 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the positions and headers of the batches from ``position`` on."""
-        end = self.size_bytes
+        end, before = self.size_bytes, None
         while position < end:
             chunk = self.pread(min(_WALK_BYTES, end - position), position)
             start = position
@@ -218,8 +233,11 @@ class Segment:
                     header = parse_header(chunk, position - start)
                 except CorruptBatchError as error:
                     raise self.damaged(position, error) from error
+                if before is not None:
+                    # guard: the headers of a segment follow each other
+                    self._check_follows(position, header, before)
                 yield position, header
-                position += header.length
+                position, before = position + header.length, header
             if position == start:
                 raise self.damaged(position, "incomplete batch header")
 
@@ -248,14 +266,30 @@ class Segment:
         self.remove_index()
         self._disk.remove(self.path)
 
-    def truncate(self, offset: Offset, *, index_interval_bytes: int) -> None:
-        """Truncate the batch that contains ``offset`` and all later ones, durably. The caller has
-        removed the index file."""
-        kept = []
-        for _position, header in self.headers():
+    def headers_before(self, offset: Offset) -> Iterator[BatchHeader]:
+        """Yield the headers of the batches that end at or below ``offset``, which the segment
+        contains. If the next one starts below it, its bytes are checked: its header could claim
+        the offsets of later batches.
+
+        Raises ``DamagedLogError``.
+        """
+        for position, header in self.headers():
             if header.next_offset > offset:
-                break
-            kept.append(header)
+                # guard: a truncation checks the batch that it ends in
+                if header.base_offset < offset:
+                    self._check_batch(position, header)
+                return
+            yield header
+
+    def _check_batch(self, position: int, header: BatchHeader) -> None:
+        try:
+            check(self.pread(header.length, position))
+        except CorruptBatchError as error:
+            raise self.damaged(position, error) from error
+
+    def truncate(self, kept: Sequence[BatchHeader], *, index_interval_bytes: int) -> None:
+        """Truncate the batches after those of ``kept``, durably. The caller has removed the index
+        file."""
         self._keep(kept, index_interval_bytes)
         self.file.truncate(self.size_bytes)
         # guard: a truncated segment is synced
@@ -543,7 +577,7 @@ class SegmentList:
         """See ``Log.read``. The caller has checked the range."""
         parts: list[bytes] = []
         while start_offset < end_offset and (bytes_max > 0 or not parts):
-            segment = self._segment_of(start_offset)
+            segment = self.segment_of(start_offset)
             try:
                 start = self._start_position(segment, start_offset)
                 end = self._end_position(segment, end_offset)
@@ -567,7 +601,7 @@ class SegmentList:
 
     def batch_of(self, offset: Offset) -> BatchHeader:
         """Return the header of the batch that contains ``offset``."""
-        return self._locate(self._segment_of(offset), offset)[1]
+        return self._locate(self.segment_of(offset), offset)[1]
 
     def batch_start(self, offset: Offset) -> Offset:
         """Return the base offset of the batch that contains ``offset``."""
@@ -576,9 +610,10 @@ class SegmentList:
     def batch_before(self, offset: Offset) -> BatchHeader:
         """Return the header of the batch before ``offset``. A batch starts at ``offset``, and it is
         not the first batch."""
-        return self._locate(self._segment_of(offset - 1), offset - 1)[1]
+        return self._locate(self.segment_of(offset - 1), offset - 1)[1]
 
-    def _segment_of(self, offset: Offset) -> Segment:
+    def segment_of(self, offset: Offset) -> Segment:
+        """Return the segment that contains ``offset``, or the last one."""
         index = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
         return self._segments[index - 1]
 
@@ -620,7 +655,7 @@ class SegmentList:
         offset, bytes_left = start_offset, bytes_max
         try:
             while offset < self._segments[-1].next_offset:
-                segment = self._segment_of(offset)
+                segment = self.segment_of(offset)
                 for _position, header in segment.headers(segment.find(offset)[0]):
                     if bytes_left < 0:
                         return start_offset

@@ -377,6 +377,28 @@ def test_records_of_a_removed_directory_are_not_deleted_at_the_others_cost(
     scene(test)
 
 
+def test_corruption_that_a_truncation_finds_is_reported_and_nothing_is_cut(
+    scene: Callable[..., None],
+) -> None:
+    async def test(s: PartitionScene) -> None:
+        s.append(b"a")
+        s.append(b"b")
+        s.append(b"c")
+        await s.until(lambda: s.host.high_watermark == 3)
+        s.host.follow(2, 2)
+        (path,) = Path(s.host.log.directory).glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[52] ^= 8  # the first batch claims the offsets of all
+        path.write_bytes(data)
+        done: list[bool] = []
+        s.host.truncate(2, lambda: done.append(True))
+        await s.until(lambda: bool(done))
+        assert (s.damaged, s.failures) == ([s.host], [])
+        assert (s.host.log.log_end_offset, s.host.log.durable_end_offset) == (3, 3)
+
+    scene(test)
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_sync_is_told_once_and_nothing_is_acknowledged(
     scene: Callable[..., None], code: int

@@ -228,7 +228,7 @@ def test_a_swap_that_fails_ends_all_writing_and_the_next_start_completes_it() ->
 def test_damage_is_noted_and_nothing_past_it_is_compacted(offset: int) -> None:
     disk = sim_disk()
     log = log_of(disk, b"aaabbbccc")
-    segment = log._segments._segment_of(offset)
+    segment = log._segments.segment_of(offset)
     position, header = segment.find(offset)
     disk.flip_bit(segment.path, 8 * (position + header.length - 1))
     task = begin(log)

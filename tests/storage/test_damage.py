@@ -511,6 +511,39 @@ def test_a_disk_that_drops_what_it_could_not_sync_takes_nothing_acknowledged_alo
         assert values(log) == [value_at(offset) for offset in range(13)]
 
 
+OFFSETS_AT = 52  # of last_offset_delta in a batch: its producer's CRC covers it, the leader's not
+
+
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT], ids=["segments", "one segment"])
+@pytest.mark.parametrize(
+    ("bit", "offset", "start"),
+    [
+        pytest.param(8 * OFFSETS_AT + 5, 6, 4, id="it claims later batches"),
+        pytest.param(8 * OFFSETS_AT + 5, 5, 4, id="it claims later batches, cut inside"),
+        pytest.param(8 * OFFSETS_AT + 1, 7, 4, id="it claims some of the batch that is cut"),
+    ],
+)
+def test_a_truncation_believes_no_corrupt_header(
+    bit: int, offset: int, start: int, config: TopicConfig
+) -> None:
+    disk = sim_disk()
+    log = open_log(disk, config)
+    for _ in range(2):
+        append(log, b"a", b"b")
+    segment = log._segments[-1]
+    position = segment.size_bytes
+    append(log, b"c", b"d")
+    append(log, b"e", b"f")
+    log.sync()
+    disk.flip_bit(segment.path, 8 * position + bit)
+    with pytest.raises(DamagedLogError, match=f"corrupt at byte {position}"):
+        log.truncate_to(offset)
+    assert (log.log_end_offset, log.durable_end_offset, log.is_torn) == (8, 8, False)
+    assert f"corrupt at byte {position}" in log.damage
+    assert log.readable_end_offset <= start
+    assert killed(disk, config).damage
+
+
 @pytest.mark.parametrize("operation", ["remove", "sync_dir", "truncate", "sync", "write"])
 def test_a_failed_truncation_ends_all_writing(operation: str) -> None:
     for seed in CHANCES:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from raftlog import limits
 from raftlog.errors import DamagedLogError
-from raftlog.record import BatchHeader, find_timestamp, parse_header, stamp
+from raftlog.record import BatchHeader, find_timestamp, parse_header, seal, stamp
+from raftlog.record.codec import hole_of
 from raftlog.storage import segment as segment_list
 from raftlog.storage import segment as segment_module
 from raftlog.storage.producer_state import ProducerTable
@@ -163,13 +164,28 @@ def test_a_segment_is_as_old_as_its_newest_record_but_no_younger_than_its_append
     assert segment.summary.first_append_ms == NOW_MS
 
 
+def test_offsets_that_a_corrupt_batch_gives_up_are_damage_and_not_skipped() -> None:
+    """A batch without records has any count of offsets, so that its header alone proves none."""
+    body = hole_of(4)
+    disk, segment = segment_of(*batches_of(1), seal(body) + body.payload, *batches_of(1))
+    assert segment.find(BASE + 3)[1].base_offset == BASE + 1
+    position = positions(segment)[1]
+    disk.flip_bit(segment.path, 8 * (position + 52) + 1)  # of last_offset_delta: 1 instead of 3
+    message = f"corrupt at byte {position}: the batch at offset {BASE + 1} ends at {BASE + 3}, "
+    for look in (lambda: segment.find(BASE + 3), lambda: positions(segment)):
+        with pytest.raises(DamagedLogError, match=message):
+            look()
+
+
 def test_cutting_leaves_what_was_there_before_the_batch() -> None:
     batches = batches_of(2, 1, 3, 1)
     for offset in range(BASE, BASE + 7):
         disk, segment = segment_of(*batches)
         header = segment.find(offset)[1]
         kept = [b for b in segment.headers() if b[1].next_offset <= header.base_offset]
-        segment.truncate(offset, index_interval_bytes=INTERVAL)
+        below = list(segment.headers_before(offset))
+        assert below == [header for _, header in kept]
+        segment.truncate(below, index_interval_bytes=INTERVAL)
         _, expected = segment_of(*batches[: len(kept)])
         assert list(segment.headers()) == kept
         assert (segment.summary, segment.index) == (expected.summary, expected.index)
