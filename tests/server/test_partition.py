@@ -377,6 +377,14 @@ def test_records_of_a_removed_directory_are_not_deleted_at_the_others_cost(
     scene(test)
 
 
+def claim_all_offsets(log: Log) -> None:
+    """Flip a bit of the first batch's count of offsets."""
+    (path,) = Path(log.directory).glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[52] ^= 8
+    path.write_bytes(data)
+
+
 def test_corruption_that_a_truncation_finds_is_reported_and_nothing_is_cut(
     scene: Callable[..., None],
 ) -> None:
@@ -386,10 +394,7 @@ def test_corruption_that_a_truncation_finds_is_reported_and_nothing_is_cut(
         s.append(b"c")
         await s.until(lambda: s.host.high_watermark == 3)
         s.host.follow(2, 2)
-        (path,) = Path(s.host.log.directory).glob("*.log")
-        data = bytearray(path.read_bytes())
-        data[52] ^= 8  # the first batch claims the offsets of all
-        path.write_bytes(data)
+        claim_all_offsets(s.host.log)
         done: list[bool] = []
         s.host.truncate(2, lambda: done.append(True))
         await s.until(lambda: bool(done))
