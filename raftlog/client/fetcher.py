@@ -50,7 +50,7 @@ from raftlog.protocol.records import (
     FetchResponse,
 )
 from raftlog.protocol.schema import slices
-from raftlog.record import BatchHeader, parse_header
+from raftlog.record import BatchHeader, check, parse_header
 from raftlog.record.codec import without_records
 from raftlog.types import Buffer, Isolation, LeaderEpoch, Offset, TopicPartition
 
@@ -508,6 +508,11 @@ def _batches(
             )
         batch: Buffer = data[position:end]
         if (header.is_transactional or header.is_control) and dropped.has(header):
+            try:
+                # guard: no corrupt header drops records
+                check(batch)
+            except CorruptBatchError as error:
+                return batches, CorruptBatchError(f"{tp}: {error}")
             batch = without_records(header)
         batches.append(Batch(memoryview(batch), header.next_offset, header.leader_epoch))
         position = end

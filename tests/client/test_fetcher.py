@@ -38,6 +38,7 @@ from raftlog.protocol.records import (
 )
 from raftlog.protocol.schema import Failure
 from raftlog.record import check, decode_lists, verify_chain
+from raftlog.record.batch import COMMIT, CONTROL, TRANSACTIONAL
 from raftlog.record.kafka_batch import marker_batch
 from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
@@ -793,3 +794,17 @@ def test_markers_and_aborted_batches_have_no_records(isolation: str, expected: b
     headers = [check(batch.data) for batch in batches]
     assert [header.base_offset for header in headers] == list(range(log.log_end_offset))
     assert all(verify_chain(b, previous_chain=a.chain) for a, b in pairwise(headers))
+
+
+@pytest.mark.parametrize("bit", [CONTROL, TRANSACTIONAL | CONTROL | COMMIT])
+def test_a_batch_that_turns_into_a_marker_is_corrupt_and_not_skipped(bit: int) -> None:
+    log = open_log(sim_disk(), ONE_SEGMENT)
+    for sequence, value in enumerate((b"a", b"b", b"c")):
+        append(log, value, producer=(7, 0, sequence))
+    first = stored(log)[0]
+    data = bytearray(b"".join(stored(log)))
+    data[len(first) + 44] ^= bit  # attributes: the producer's CRC covers them
+    batches, error = _batches(memoryview(data), A)
+    assert [batch.data for batch in batches] == [first]
+    assert isinstance(error, CorruptBatchError)
+    assert "base offset 1: the bytes and their CRC disagree" in str(error)

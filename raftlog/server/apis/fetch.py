@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from raftlog.errors import DamagedLogError, RaftlogError
+from raftlog.errors import CorruptBatchError, DamagedLogError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.records import (
     AbortedTransaction,
@@ -15,7 +16,7 @@ from raftlog.protocol.records import (
     FetchResponse,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.record import parse_header, split
+from raftlog.record import check, parse_header, split
 from raftlog.record.batch import length_at
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Exchange, Reply, check_once
@@ -377,10 +378,18 @@ def _end_of(chunks: list[bytes]) -> Offset:
 
 
 def _without_markers(chunks: list[bytes]) -> list[bytes]:
-    """Return the batches without those that a client of an earlier release takes for records."""
-    return [
-        bytes(batch)
-        for chunk in chunks
-        for batch in split(chunk)
-        if not parse_header(batch).is_control
-    ]
+    """Return the batches without those that a client of an earlier release takes for records.
+
+    Raises ``DamagedLogError`` for a batch that only seems to be one.
+    """
+    kept: list[bytes] = []
+    for batch in chain.from_iterable(map(split, chunks)):
+        if parse_header(batch).is_control:
+            try:
+                # guard: a broker drops no records as markers
+                check(batch)
+            except CorruptBatchError as error:
+                raise DamagedLogError(f"a marker is corrupt: {error}") from error
+        else:
+            kept.append(bytes(batch))
+    return kept

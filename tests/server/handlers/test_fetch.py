@@ -24,6 +24,7 @@ from raftlog.protocol.records import (
     FetchResponse,
     RecordsToDelete,
 )
+from raftlog.record.batch import CONTROL, TRANSACTIONAL
 from raftlog.storage import Log
 from tests.server.harness import (
     Client,
@@ -207,7 +208,7 @@ def doubtful(client: Client, offset: int, *, doubt: bool = True) -> FetchedParti
     return only(message.partitions) if message.partitions else None
 
 
-def harm(broker: RunningBroker, client: Client, *, byte: int, batch: int = 2) -> Log:
+def harm(broker: RunningBroker, client: Client, *, byte: int, batch: int = 2, bit: int = 4) -> Log:
     """Four batches of a record; a bit of one of them flips on the disk."""
     client.create("t")
     sizes = [len(batch_of(b"x" * 200)) for _ in range(4)]
@@ -216,13 +217,13 @@ def harm(broker: RunningBroker, client: Client, *, byte: int, batch: int = 2) ->
     log = broker.broker.context.topics.host("t", 0).log
     path = Path(log.directory) / f"{0:020d}.log"
     stored = bytearray(path.read_bytes())
-    stored[sum(sizes[:batch]) + byte] ^= 4
+    stored[sum(sizes[:batch]) + byte] ^= bit
     with path.open("r+b") as file:
         file.write(stored)
     return log
 
 
-PAYLOAD, HEADER = 150, 3
+PAYLOAD, HEADER, ATTRIBUTES = 150, 3, 44
 
 
 def test_who_got_damaged_bytes_has_the_broker_look_at_its_disk(
@@ -243,6 +244,17 @@ def test_who_got_damaged_bytes_has_the_broker_look_at_its_disk(
         assert isinstance(error_of(answer), DamagedLogError)
     assert len(client.fetch("t", 1)[1]) == 1, "what is good is still read"
     assert broker.broker.context.counters.damage_found == 1
+
+
+def test_a_batch_that_turns_into_a_marker_is_damage_and_not_left_out(
+    broker: RunningBroker, client: Client
+) -> None:
+    """A client of an earlier release gets no markers."""
+    log = harm(broker, client, byte=ATTRIBUTES, bit=CONTROL | TRANSACTIONAL)
+    answer = doubtful(client, 0, doubt=False)
+    assert answer is not None
+    assert answer.length == 2 * len(batch_of(b"x" * 200)), "up to the damage"
+    assert "offset 2" in log.damage
 
 
 def test_a_doubt_without_reason_changes_nothing(broker: RunningBroker, client: Client) -> None:
