@@ -299,9 +299,14 @@ class Segment:
         """End the segment before its first corrupt header, for this process only."""
         kept = []
         with suppress(DamagedLogError):
-            for _position, header in self.headers():
-                kept.append(header)
-        self._keep(kept, index_interval_bytes)
+            for position, header in self.headers():
+                kept.append((position, header))
+        try:
+            # guard: the last header that is kept names its own offsets
+            self._check_batch(*kept[-1])
+        except (IndexError, DamagedLogError):
+            del kept[-1:]
+        self._keep([header for _, header in kept], index_interval_bytes)
 
     def _keep(self, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
         self.index, self.summary = SparseIndex(), Summary(self.base_offset)

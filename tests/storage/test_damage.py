@@ -20,6 +20,8 @@ from raftlog.errors import (
     StorageFailedError,
     UnknownPartitionError,
 )
+from raftlog.record import parse_header, seal, validate
+from raftlog.record.codec import hole_of
 from raftlog.storage import DeleteTask, Log, Store, inspect, quarantine
 from raftlog.storage.checkpoint import SLOT_BYTES
 from raftlog.storage.quarantine import QUARANTINES_KEPT
@@ -542,6 +544,27 @@ def test_a_truncation_believes_no_corrupt_header(
     assert f"corrupt at byte {position}" in log.damage
     assert log.readable_end_offset <= start
     assert killed(disk, config).damage
+
+
+@pytest.mark.parametrize("bit", [1, 6], ids=["fewer offsets", "later offsets"])
+def test_a_start_that_reads_headers_keeps_none_that_lies(bit: int) -> None:
+    disk = sim_disk()
+    log = open_log(disk, ONE_SEGMENT)
+    append(log, b"a", producer=(7, 0, 0))
+    body = hole_of(4)
+    hole = seal(body) + body.payload
+    log.append(hole, validate(hole), leader_epoch=0, now_ms=NOW_MS)
+    append(log, b"b", producer=(7, 0, 1))
+    log.close()
+    for path in files(disk, ".producers"):
+        disk.remove(path)  # so that the headers are replayed
+    (path,) = files(disk, ".log")
+    position = parse_header(disk.read_file(path, bytes_max=limits.MIB)).length
+    disk.flip_bit(path, 8 * (position + OFFSETS_AT) + bit)
+    log = killed(disk, ONE_SEGMENT)
+    assert f"corrupt at byte {position}: the batch at offset 1 ends at" in log.damage
+    assert (log.readable_end_offset, log.log_end_offset) == (1, 6)
+    assert values(log) == [b"a"]
 
 
 @pytest.mark.parametrize("operation", ["remove", "sync_dir", "truncate", "sync", "write"])
