@@ -283,6 +283,7 @@ def test_every_option_of_a_write() -> None:
         ({"idempotenceId": "a\nb", "idempotenceVersion": "1"}, "1 to 200 printable"),
         ({"subscribe": "t"}, "option subscribe is for reads"),
         ({"partitioner": "x"}, "unknown option partitioner"),
+        ({"filterPushdown": "true"}, "option filterPushdown does not exist any longer"),
     ],
 )
 def test_a_write_that_will_not_do_is_refused(options: dict[str, str], words: str) -> None:

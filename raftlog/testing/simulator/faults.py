@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeAlias
 
+from raftlog.record import HEADER_BYTES
+from raftlog.record.batch import length_at
 from raftlog.storage.segment import LOG_SUFFIX
 from raftlog.testing.disk import (
     CHANGES,
@@ -497,9 +499,12 @@ def lose_log_dir(nemesis: Nemesis, machine: BrokerMachine) -> bool:
 
 
 def bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
-    """Flip one bit in a file of a partition, in most cases in a segment."""
-    suffix = nemesis.random.choice((".log", ".log", ".log", ""))
-    return nemesis.may_harm(machine) and _flip(nemesis, machine, suffix)
+    """Flip one bit in a file of a partition: of four, one is anywhere, one in a segment, and two
+    in the header of a batch, because brokers read headers without their payloads."""
+    suffix, in_header = nemesis.random.choice(
+        (("", False), (".log", False), (".log", True), (".log", True))
+    )
+    return nemesis.may_harm(machine) and _flip(nemesis, machine, suffix, in_header=in_header)
 
 
 def power_cut_of_all_and_bit_flip(nemesis: Nemesis, machine: BrokerMachine) -> bool:
@@ -543,15 +548,36 @@ def read_error(nemesis: Nemesis, machine: BrokerMachine) -> bool:
     return True
 
 
-def _flip(nemesis: Nemesis, machine: BrokerMachine, suffix: str, tail_bytes: int = 1 << 30) -> bool:
+def _flip(
+    nemesis: Nemesis,
+    machine: BrokerMachine,
+    suffix: str,
+    *,
+    tail_bytes: int = 1 << 30,
+    in_header: bool = False,
+) -> bool:
     files = _stored_files(machine, suffix)
     if not files:
         return False
     path, size = nemesis.random.choice(files)
-    byte = nemesis.random.randrange(max(0, size - tail_bytes), size)
+    start, end = max(0, size - tail_bytes), size
+    if in_header:
+        headers = _headers_of(machine.disk.durable_bytes(path) or b"")
+        start = nemesis.random.choice(headers)
+        end = min(start + HEADER_BYTES, size)
+    byte = nemesis.random.randrange(start, end)
     nemesis.world.trace(f"{machine.name}: a bit flips in {path} at byte {byte}")
     machine.disk.flip_bit(path, 8 * byte + nemesis.random.randrange(8))
     return True
+
+
+def _headers_of(data: bytes) -> list[int]:
+    """Return the positions of the batches in a segment that is not empty, up to a corrupt one."""
+    found, position = [0], length_at(data, 0) if len(data) >= HEADER_BYTES else 0
+    while found[-1] < position <= len(data) - HEADER_BYTES:
+        found.append(position)
+        position += length_at(data, position)
+    return found
 
 
 def _written_sectors(nemesis: Nemesis, machine: BrokerMachine) -> tuple[str, int, int] | None:
