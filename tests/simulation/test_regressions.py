@@ -49,13 +49,6 @@ def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
     assert verdict.is_good, verdict.violations[:10]
 
 
-def test_a_truncation_by_a_corrupt_header_takes_no_committed_records() -> None:
-    """A flipped bit made a batch claim all later offsets, and a replica in sync was cut there."""
-    scenario = Scenario.draw(1_661_285_339, brokers=3, light=True, compacted=False)
-    verdict = run(scenario)
-    assert verdict.is_good, verdict.violations[:10]
-
-
 @pytest.mark.nightly
 def test_a_slow_disk_in_sync_costs_no_kafka_producer_its_patience() -> None:
     """A false alarm: its requests time out after a second, and the disk took as long for each."""
