@@ -29,6 +29,7 @@ from raftlog.server.apis.groups import (
 )
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Outcomes, check_once
+from raftlog.server.kafka import transactions
 from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic
 from raftlog.server.kafka.reply import check_count as check_partitions
 from raftlog.server.scheduling import Steps, in_steps
@@ -39,7 +40,6 @@ GROUPS_SINCE = 8  # version of OffsetFetch
 MEMBER_EPOCHS_SINCE = 9  # version of OffsetCommit
 # Versions of TxnOffsetCommit.
 TXN_LOADING_SINCE = 3  # older clients fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)
-TXN_ABORTABLE_SINCE = 4
 TXN_ADDS_SINCE = 5
 TXN_TOPIC_IDS_SINCE = 6
 OFFSET_BYTES = 64  # of a committed offset without its metadata
@@ -239,7 +239,7 @@ def handle_txn_commit(context: BrokerContext, request: KafkaRequest, reply: Kafk
     commits = yield from in_steps(_valid(topics), _commit)
 
     def done(outcomes: list[RaftlogError | None]) -> None:
-        code = _codes(outcomes, lambda error: _txn_code(error, version))
+        code = _codes(outcomes, lambda error: _txn_code(error, request))
         reply.go_on(_send_answered(reply, _PENDING, topics, code))
 
     commit = PendingCommit(
@@ -261,21 +261,22 @@ def handle_txn_commit(context: BrokerContext, request: KafkaRequest, reply: Kafk
 
 def refuse_txn_commit(request: KafkaRequest, error: RaftlogError) -> Message:
     """Return a response with the error for every partition."""
-    code = _txn_code(error, request.version)
+    code = _txn_code(error, request)
     by_id = request.version >= TXN_TOPIC_IDS_SINCE
     return _refused(_PENDING, request.message.topics, code, by_id=by_id)
 
 
-def _txn_code(error: RaftlogError | None, version: int) -> int:
+def _txn_code(error: RaftlogError | None, request: KafkaRequest) -> int:
     """Return the code of an offset. Versions before 5 are those of clients that add the group to
     the transaction before: they do not expect that the last one is still being completed.
     """
+    version = request.version
     if isinstance(error, StaleMemberEpochError) and version < TXN_TOPIC_IDS_SINCE:
         return errors.ILLEGAL_GENERATION
     if isinstance(error, ProducerFencedError):
         return errors.INVALID_PRODUCER_EPOCH  # as the leader of a partition
-    if isinstance(error, TransactionAbortedError) and version < TXN_ABORTABLE_SINCE:
-        return errors.INVALID_TXN_STATE
+    if isinstance(error, TransactionAbortedError):
+        return transactions.code_for(error, request)
     if isinstance(error, ConcurrentTransactionsError) and version < TXN_ADDS_SINCE:
         return errors.COORDINATOR_NOT_AVAILABLE
     code = _commit_code(error, MEMBER_EPOCHS_SINCE)

@@ -64,7 +64,6 @@ ACKS: Final = (-1, 0, 1)
 # A batch is checked on the loop if that takes a few milliseconds at most.
 CHECKED_ON_LOOP_BYTES_MAX: Final = limits.MIB
 COMPRESSED_ON_LOOP_BYTES_MAX: Final = 64 * limits.KIB
-ABORTABLE_SINCE: Final = 11  # version from which clients know TRANSACTION_ABORTABLE
 ADDS_PARTITION: Final = 12  # version from which a transaction gets its partitions by Produce
 UNVERIFIED: Final = (ConcurrentTransactionsError, CoordinatorLoadingError, NotCoordinatorError)
 REFUSED_PARTITIONS_MAX: Final = 1_000  # per connection, whose refused batches are remembered
@@ -295,8 +294,8 @@ class _Produce:
         elif isinstance(error, UNVERIFIED):
             # Of the coordinator: clients retry this code without a look-up of the leader.
             refused.error_code = errors.NOT_ENOUGH_REPLICAS
-        elif self._request.version < ABORTABLE_SINCE and isinstance(error, TransactionAbortedError):
-            refused.error_code = errors.INVALID_TXN_STATE
+        elif isinstance(error, TransactionAbortedError):
+            refused.error_code = transactions.code_for(error, self._request)
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
         elif refused.error_code in _WITH_LOG_START:

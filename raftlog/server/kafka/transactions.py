@@ -69,6 +69,8 @@ FENCED_SINCE: Final[Mapping[Api, int]] = {
     api.END_TXN: 2,
 }
 ABORTABLE_SINCE: Final[Mapping[Api, int]] = {
+    api.PRODUCE: 11,
+    api.TXN_OFFSET_COMMIT: 4,
     api.INIT_PRODUCER_ID: 5,
     api.ADD_PARTITIONS_TO_TXN: 4,
     api.ADD_OFFSETS_TO_TXN: 4,
