@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog import limits
@@ -55,7 +56,7 @@ from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.opening import Opened, open_log, rebuild_producers
 from raftlog.storage.producer_state import ProducerTable
-from raftlog.storage.segment import EpochCache, Segment, SegmentList, TimestampSearch
+from raftlog.storage.segment import EpochCache, Kept, Segment, SegmentList, TimestampSearch
 from raftlog.storage.state_files import storage_error
 from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer, LeaderEpoch, Offset, TimestampMs
 
@@ -923,18 +924,27 @@ class Log:
         Raises ``DamagedLogError`` and marks the log as corrupt: a corrupt header must not decide
         which batches are removed.
         """
-        segment, kept = self._segments.segment_of(offset), list[BatchHeader]()
+        segment = self._segments.segment_of(offset)
         try:
-            for header in segment.headers_before(offset):
-                kept.append(header)
-            end = kept[-1].next_offset if kept else segment.base_offset
+            kept = segment.kept_before(offset)
+            end = kept.headers[-1].next_offset if kept.headers else segment.base_offset
+            if self._needs_no_replay(segment, kept, end):
+                return _Cut(end, kept, None)
             return _Cut(end, kept, rebuild_producers(self._files, self._segments, end))
         except DamagedLogError as error:
             # guard: corruption that a truncation finds is recorded
-            self.note_damage(
-                str(error), offset=kept[-1].base_offset if kept else segment.base_offset
-            )
+            self.note_damage(str(error), offset=segment.base_offset)
             raise
+
+    def _needs_no_replay(self, segment: Segment, kept: Kept, end: Offset) -> bool:
+        """Return whether the producers are known after a truncation; else they are replayed, which
+        takes a second per gigabyte."""
+        later = [each for each in self._segments if each.base_offset > segment.base_offset]
+        removed = chain(segment.headers(kept.end), *(each.headers() for each in later))
+        try:
+            return self.producers.needs_no_replay((header for _, header in removed), end)
+        except DamagedLogError:
+            return False
 
     def _prepare_checkpoint(self) -> None:
         """Allocate the checkpoint file before anything changes. The next steps need no disk
@@ -1462,11 +1472,12 @@ def check_replicated(
 
 
 class _Cut(NamedTuple):
-    """What a truncation leaves: the new end, what remains of its segment, and the producers."""
+    """What a truncation leaves: the new end, what remains of its segment, and the producers, None
+    if they need no replay."""
 
     end: Offset
-    kept: Sequence[BatchHeader]
-    producers: ProducerTable
+    kept: Kept
+    producers: ProducerTable | None
 
 
 class Appended(NamedTuple):

@@ -292,16 +292,38 @@ class ProducerTable:
         # guard: open transactions outlive the expiry of producers
         return producer_id not in self.transactions
 
-    def cut(self, log_end_offset: Offset, rebuilt: ProducerTable) -> None:
+    def needs_no_replay(self, removed: Iterable[BatchHeader], log_end_offset: Offset) -> bool:
+        """Return whether the table without the ``removed`` batches, from the new log end on, is
+        known without a replay of the log: none is part of a transaction, and a batch of the same
+        epoch is left of each of their producers.
+
+        A producer has at most ``PRODUCER_BATCHES_REMEMBERED`` batches in flight. Those that are
+        left are thus enough to detect what it sends again.
+        """
+        for header in removed:
+            # guard: the truncation of a transaction replays the log
+            if header.is_transactional or header.is_control:
+                return False
+            producer = self._producers.get(header.producer_id)
+            # guard: a producer of which no batch is left is replayed
+            if producer is not None and (
+                producer.epoch != header.producer_epoch
+                or producer.batches[0].last_offset >= log_end_offset
+            ):
+                return False
+        return True
+
+    def cut(self, log_end_offset: Offset, rebuilt: ProducerTable | None) -> None:
         """Remove batches at or above the new log end.
 
         ``rebuilt``: table that was rebuilt from the remaining log. It restores batches that this
         table had replaced by newer, now truncated batches. This table may contain batches that
-        retention has deleted and that ``rebuilt`` lacks.
+        retention has deleted and that ``rebuilt`` lacks. None: ``needs_no_replay``.
         """
+        others = {} if rebuilt is None else rebuilt._producers
         for producer_id, producer in list(self._producers.items()):
             kept = [batch for batch in producer.batches if batch.last_offset < log_end_offset]
-            other = rebuilt._producers.get(producer_id)
+            other = others.get(producer_id)
             if not kept and other is None:
                 del self._producers[producer_id]
             elif not kept and other is not None:
@@ -317,8 +339,9 @@ class ProducerTable:
                     producer.marker_ms = other.marker_ms
         by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
         self._producers = dict(by_last_write)
-        # guard: truncation opens transactions again
-        self.transactions = rebuilt.transactions
+        if rebuilt is not None:
+            # guard: truncation opens transactions again
+            self.transactions = rebuilt.transactions
 
     def expire(self, *, now_ms: TimestampMs) -> int:
         """Remove producers that have not written for ``PRODUCER_EXPIRY_MS``, and have no open

@@ -266,14 +266,25 @@ class Segment:
         self.remove_index()
         self._disk.remove(self.path)
 
-    def headers_before(self, offset: Offset) -> Iterator[BatchHeader]:
-        """Yield the headers of the batches that end at or below ``offset``, which the segment
-        contains. If the next one starts below it, its bytes are checked: its header could claim
-        the offsets of later batches.
+    def kept_before(self, offset: Offset) -> Kept:
+        """Return the batches that end at or below ``offset``, which the segment contains. If the
+        next one starts below it, its bytes are checked: its header could claim the offsets of
+        later batches.
 
+        Reads the headers from an index entry on, so that the cost does not grow with the segment.
         Raises ``DamagedLogError``.
         """
-        for position, header in self.headers():
+        entry = bisect_left(self.index.offsets, offset) - 1
+        while True:
+            start = self.index.positions[entry] if entry >= 0 else 0
+            headers = list(self._headers_before(offset, start))
+            if headers or entry < 0:
+                end = start + sum(header.length for header in headers)
+                return Kept(max(entry, -1), headers, end)
+            entry -= 1  # the chain value of the batch before is needed
+
+    def _headers_before(self, offset: Offset, start: int) -> Iterator[BatchHeader]:
+        for position, header in self.headers(start):
             if header.next_offset > offset:
                 # guard: a truncation checks the batch that it ends in
                 if header.base_offset < offset:
@@ -287,10 +298,12 @@ class Segment:
         except CorruptBatchError as error:
             raise self.damaged(position, error) from error
 
-    def truncate(self, kept: Sequence[BatchHeader], *, index_interval_bytes: int) -> None:
-        """Truncate the batches after those of ``kept``, durably. The caller has removed the index
-        file."""
-        self._keep(kept, index_interval_bytes)
+    def truncate(self, kept: Kept, *, index_interval_bytes: int) -> None:
+        """Truncate the batches after ``kept``, durably. The caller has removed the index file."""
+        self.summary = self._summary_at(kept.entry)
+        self.index.cut(max(kept.entry, 0))
+        for header in kept.headers:
+            self.note(header, index_interval_bytes=index_interval_bytes)
         self.file.truncate(self.size_bytes)
         # guard: a truncated segment is synced
         self.file.sync()
@@ -306,12 +319,25 @@ class Segment:
             self._check_batch(*kept[-1])
         except (IndexError, DamagedLogError):
             del kept[-1:]
-        self._keep([header for _, header in kept], index_interval_bytes)
-
-    def _keep(self, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
         self.index, self.summary = SparseIndex(), Summary(self.base_offset)
-        for header in headers:
+        for _position, header in kept:
             self.note(header, index_interval_bytes=index_interval_bytes)
+
+    def _summary_at(self, entry: int) -> Summary:
+        """Return the summary of what is before an index entry; -1: of nothing.
+
+        Chain value and epoch follow with the next batch. The age is that of the whole segment: the
+        index does not contain it, and retention only deletes later than it could.
+        """
+        if entry < 0:
+            return Summary(self.base_offset)
+        return Summary(
+            next_offset=self.index.offsets[entry],
+            log_bytes=self.index.positions[entry],
+            newest_timestamp_ms=self.index.timestamps[entry],
+            newest_age_ms=self.summary.newest_age_ms,
+            first_append_ms=self.summary.first_append_ms,
+        )
 
 
 # -- index -----------------------------------------------------------------------------------------
@@ -358,6 +384,15 @@ class Summary:
     first_append_ms: TimestampMs = NO_TIMESTAMP  # segment.ms counts from it
 
 
+class Kept(NamedTuple):
+    """What a truncation leaves of a segment: all batches before an index entry (-1: none), those of
+    ``headers`` from there on, and the position after them."""
+
+    entry: int
+    headers: Sequence[BatchHeader]
+    end: int
+
+
 @dataclass(slots=True)
 class SparseIndex:
     """Index entries in three columns. Invariant: all three ascend and have the same length."""
@@ -370,6 +405,11 @@ class SparseIndex:
         self.offsets.append(offset)
         self.timestamps.append(newest_before_ms)
         self.positions.append(position)
+
+    def cut(self, entries: int) -> None:
+        """Keep the first ``entries`` entries only."""
+        for column in (self.offsets, self.timestamps, self.positions):
+            del column[entries:]
 
     @property
     def last_position(self) -> int:

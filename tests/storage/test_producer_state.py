@@ -22,7 +22,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.records import AbortedTransaction
 from raftlog.record import KAFKA_ROWS, BatchHeader, decode_lists, parse_header
-from raftlog.record.batch import COMPACTED, TRANSACTIONAL
+from raftlog.record.batch import COMPACTED, CONTROL, TRANSACTIONAL
 from raftlog.record.kafka_batch import marker_batch, to_kafka
 from raftlog.storage import Log
 from raftlog.storage.producer_state import (
@@ -306,6 +306,34 @@ def test_cutting_gives_the_table_of_the_shorter_log(
         left = headers[first_left:cut]
         of_epoch = [one.base_offset for one in left if one.producer_epoch == written.epoch]
         assert not of_epoch or written.first_offset <= of_epoch[0]
+
+
+def marked(header: BatchHeader, attributes: int) -> BatchHeader:
+    return header._replace(attributes=header.attributes | attributes)
+
+
+@pytest.mark.parametrize(
+    ("removed", "is_known"),
+    [
+        pytest.param([], True, id="nothing"),
+        pytest.param([header_of(3, offset=3), header_of(4, offset=4)], True, id="the newest"),
+        pytest.param([header_of(0, offset=3, producer_id=99)], True, id="of an expired producer"),
+        pytest.param([header_of(0, epoch=1, offset=4)], False, id="a newer epoch"),
+        pytest.param([header_of(n, offset=n) for n in range(5)], False, id="all of a producer"),
+        pytest.param([marked(header_of(4, offset=4), TRANSACTIONAL)], False, id="transactional"),
+        pytest.param([marked(header_of(4, offset=4), CONTROL)], False, id="a marker"),
+    ],
+)
+def test_a_cut_needs_no_replay_if_each_producer_is_known_without_one(
+    removed: list[BatchHeader], is_known: bool
+) -> None:
+    table = table_of(*(header_of(n, offset=n) for n in range(5)))
+    end = min((header.base_offset for header in removed), default=5)
+    assert table.needs_no_replay(iter(removed), end) is is_known
+    if is_known:
+        table.cut(end, None)
+        replayed = table_of(*(header_of(n, offset=n) for n in range(end)))
+        assert table.snapshot() == replayed.snapshot()
 
 
 def test_what_a_producer_wrote_last() -> None:

@@ -183,15 +183,32 @@ def test_cutting_leaves_what_was_there_before_the_batch() -> None:
         disk, segment = segment_of(*batches)
         header = segment.find(offset)[1]
         kept = [b for b in segment.headers() if b[1].next_offset <= header.base_offset]
-        below = list(segment.headers_before(offset))
-        assert below == [header for _, header in kept]
-        segment.truncate(below, index_interval_bytes=INTERVAL)
+        segment.truncate(segment.kept_before(offset), index_interval_bytes=INTERVAL)
         _, expected = segment_of(*batches[: len(kept)])
         assert list(segment.headers()) == kept
         assert (segment.summary, segment.index) == (expected.summary, expected.index)
         assert disk.durable_bytes(segment.path) is None  # its name was never synced
         disk.sync_dir("log")
         assert len(disk.durable_bytes(segment.path) or b"") == segment.size_bytes
+
+
+def test_a_cut_reads_what_is_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all headers of a segment of gigabytes, while a broker does nothing else."""
+    _, segment = segment_of(*batches_of(*[1] * 60))
+    read: list[int] = []
+    pread = Segment.pread
+
+    def counted(self: Segment, size: int, position: int) -> bytes:
+        read.append(position)
+        return pread(self, size, position)
+
+    monkeypatch.setattr(Segment, "pread", counted)
+    kept = segment.kept_before(BASE + 55)
+    assert kept.headers[-1].next_offset == BASE + 55
+    assert min(read) > segment.size_bytes * 0.85
+    segment.truncate(kept, index_interval_bytes=INTERVAL)
+    _, expected = segment_of(*batches_of(*[1] * 55))
+    assert (segment.summary, segment.index) == (expected.summary, expected.index)
 
 
 def test_a_new_segment_follows_the_one_before() -> None:
