@@ -575,7 +575,6 @@ InstanceName = Annotated[str, Meta(max_length=16 * limits.INSTANCE_ID_CHARS_MAX)
 MemberId = Annotated[str, Meta(max_length=limits.ID_CHARS_MAX)]  # "": not a member
 MemberEpoch = Annotated[int, Meta(ge=-2, le=(1 << 31) - 1)]
 AssignorName = Annotated[str, Meta(max_length=limits.ASSIGNOR_CHARS_MAX)]
-OffsetMetadata = Annotated[str, Meta(max_length=limits.OFFSET_METADATA_CHARS_MAX)]
 TimeoutMs = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 JOIN_EPOCH = 0  # a member that joins, or joins again

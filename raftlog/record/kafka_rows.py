@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 PREFIX: Final = struct.Struct(">Ihq")
 # Records; below this number Python is faster than the calls into numpy (40 us per batch).
 NUMPY_FROM: Final = 64 if find_spec("numpy") is not None else sys.maxsize
-RECORD_BYTES_MIN: Final = 7
 # Records; with more of them, numpy checks faster than ``_check_plain``.
 CHECKED_IN_PYTHON_MAX: Final = 256
 

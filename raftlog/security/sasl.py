@@ -209,7 +209,6 @@ class ScramClient:
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final[tuple[str, ...]] = (*SCRAM_MECHANISMS, PLAIN)
 
 Entropy = Callable[[int], bytes]
 

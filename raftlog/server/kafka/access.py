@@ -49,7 +49,6 @@ KEY_TYPE_GROUP: Final = 0
 _MetadataTopic = codec.structs("request", api.METADATA.key).MetadataRequestTopic
 _PartitionsTopic = codec.structs("request", api.DESCRIBE_TOPIC_PARTITIONS.key).TopicRequest
 _DeletedOffsets = codec.structs("response", api.OFFSET_DELETE.key)
-_Fetched = codec.structs("response", api.OFFSET_FETCH.key)
 
 
 def _name(context: BrokerContext, item: Any) -> str | None:
