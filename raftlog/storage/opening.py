@@ -360,8 +360,11 @@ def _write_again(segment: Segment, durable_offset: Offset) -> None:
     The previous process may have ended because of a failed fsync. The kernel then marks pages as
     clean that are not on the disk (see ``StorageFailedError``).
     """
-    offset = max(durable_offset, segment.base_offset)
-    position = segment.find(offset)[0] if offset < segment.next_offset else segment.size_bytes
+    offset, position = max(durable_offset, segment.base_offset), segment.size_bytes
+    if offset < segment.next_offset:
+        # Headers that only the index file covers were not checked. One of them may be corrupt.
+        # guard: corruption below the durable end does not prevent a start
+        position = max(segment.indexed_bytes, segment.index.position_for_offset(offset))
     while position < segment.size_bytes:
         data = segment.pread(min(_REWRITE_BYTES, segment.size_bytes - position), position)
         # guard: bytes after a failed sync are written again

@@ -567,6 +567,26 @@ def test_a_start_that_reads_headers_keeps_none_that_lies(bit: int) -> None:
     assert values(log) == [b"a"]
 
 
+def test_a_corrupt_header_below_an_index_does_not_prevent_a_start() -> None:
+    """The bytes after the durable end are written again. That needs no batch from before it."""
+    config = TopicConfig(retention_ms=-1)  # one entry in the index of many batches
+    disk = sim_disk()
+    log = open_log(disk, config)
+    fill(log, 3)
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    task.run()
+    log.complete_sync(task)
+    fill(log, 3)
+    fill(log, 2, sync=False)
+    (path,) = files(disk, ".log")
+    position = position_of(disk, path, 1)
+    disk.flip_bit(path, 8 * (position + OFFSETS_AT))
+    log = killed(disk, config)
+    assert f"corrupt at byte {position}: the batch at offset 1 ends at 3" in log.damage
+    assert (log.log_end_offset, values(log)) == (8, [value_at(0)])
+
+
 @pytest.mark.parametrize("operation", ["remove", "sync_dir", "truncate", "sync", "write"])
 def test_a_failed_truncation_ends_all_writing(operation: str) -> None:
     for seed in CHANCES:
