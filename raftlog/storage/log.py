@@ -54,7 +54,7 @@ from raftlog.storage.checkpoint import Anchor, Copy
 from raftlog.storage.compaction import TICKET_BYTES, Compactable, CompactionStatus, Compactor
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.log_dirs import LogDir
-from raftlog.storage.opening import Opened, open_log, rebuild_producers
+from raftlog.storage.opening import Opened, headers_from, open_log
 from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.segment import EpochCache, Kept, Segment, SegmentList, TimestampSearch
 from raftlog.storage.state_files import storage_error
@@ -925,24 +925,32 @@ class Log:
         which batches are removed.
         """
         segment = self._segments.segment_of(offset)
+        last = segment.base_offset  # of the batches that were read
         try:
             kept = segment.kept_before(offset)
             end = kept.headers[-1].next_offset if kept.headers else segment.base_offset
             if self._needs_no_replay(segment, kept, end):
                 return _Cut(end, kept, None)
-            return _Cut(end, kept, rebuild_producers(self._files, self._segments, end))
+            producers = self._files.read_snapshot(log_end_offset=end)
+            last = self._files.snapshot_offset
+            for header in headers_from(self._segments, last, end):
+                last = header.base_offset
+                if header.has_producer:
+                    producers.note(header)
         except DamagedLogError as error:
             # guard: corruption that a truncation finds is recorded
-            self.note_damage(str(error), offset=segment.base_offset)
+            self.note_damage(str(error), offset=last)
             raise
+        return _Cut(end, kept, producers)
 
     def _needs_no_replay(self, segment: Segment, kept: Kept, end: Offset) -> bool:
         """Return whether the producers are known after a truncation; else they are replayed, which
         takes a second per gigabyte."""
         later = [each for each in self._segments if each.base_offset > segment.base_offset]
-        removed = chain(segment.headers(kept.end), *(each.headers() for each in later))
         try:
-            return self.producers.needs_no_replay((header for _, header in removed), end)
+            # guard: no corrupt batch is removed without a replay
+            removed = chain(segment.checked(kept.end), *(each.checked() for each in later))
+            return self.producers.needs_no_replay(removed, end)
         except DamagedLogError:
             return False
 
@@ -1230,10 +1238,12 @@ class Log:
             )
 
     def _has_marker(self, offset: Offset) -> bool:
-        """Whether a marker is stored there. Bytes that cannot be read do not tell: readers, and
-        the scrub, find that corruption."""
+        """Whether the marker is still stored there. If not, compaction has written a batch in its
+        place. Bytes that cannot be read do not tell: readers, and the scrub, find that corruption.
+        """
         try:
-            return self._segments.batch_of(offset).is_control
+            # guard: a corrupt marker is not a removed one
+            return not self._segments.batch_of(offset).is_compacted
         except DamagedLogError:
             return True
 

@@ -6,11 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile, zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config import TopicConfig
+from raftlog.config.keys import INT64_MAX
 from raftlog.disk import NO_DESCRIPTOR, TEMPORARY_SUFFIX, Disk, File
 from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import (
@@ -393,8 +394,8 @@ def _fits(epochs: EpochCache, segments: Sequence[Segment], start: Offset) -> boo
 def _readable_headers(
     recovered: Recovered, from_offset: Offset, index_interval_bytes: int
 ) -> Iterator[BatchHeader]:
-    """Yield the headers from ``from_offset`` on. A corrupt header in the indexed part ends the
-    iteration and is recorded as corruption in ``recovered``."""
+    """Yield ``headers_from``. A corrupt batch in the indexed part ends the iteration and is
+    recorded as corruption in ``recovered``."""
     for segment in list(recovered.segments):
         try:
             yield from headers_from([segment], from_offset)
@@ -406,16 +407,6 @@ def _readable_headers(
             return
 
 
-def rebuild_producers(files: LogFiles, segments: Iterable[Segment], end: Offset) -> ProducerTable:
-    """Return the producer table as of ``end``: a snapshot, and the batches from there to ``end``.
-
-    Raises ``DamagedLogError``.
-    """
-    producers = files.read_snapshot(log_end_offset=end)
-    headers = headers_from(segments, files.snapshot_offset)
-    return _replay(producers, takewhile(lambda header: header.next_offset <= end, headers))
-
-
 def _replay(producers: ProducerTable, headers: Iterable[BatchHeader]) -> ProducerTable:
     for header in headers:
         if header.has_producer:
@@ -423,14 +414,23 @@ def _replay(producers: ProducerTable, headers: Iterable[BatchHeader]) -> Produce
     return producers
 
 
-def headers_from(segments: Iterable[Segment], from_offset: Offset) -> Iterator[BatchHeader]:
-    """Yield the headers of the batches from ``from_offset`` on. Raises ``DamagedLogError``."""
+def headers_from(
+    segments: Iterable[Segment], from_offset: Offset, end: Offset = INT64_MAX
+) -> Iterator[BatchHeader]:
+    """Yield the headers of the batches from ``from_offset`` on that start below ``end``. Those with
+    a producer are checked with all their bytes, because only the CRC of the whole batch covers what
+    a table of producers is made of. Raises ``DamagedLogError``."""
     for segment in segments:
         if segment.next_offset <= from_offset:
             continue
         was_open = segment.is_open
-        for _position, header in segment.headers(segment.index.position_for_offset(from_offset)):
+        for position, header in segment.headers(segment.index.position_for_offset(from_offset)):
+            if header.base_offset >= end:
+                break
             if header.base_offset >= from_offset:
+                if header.has_producer:
+                    # guard: no corrupt header changes the producers
+                    segment.check_batch(position, header)
                 yield header
         if not was_open:
             segment.close()

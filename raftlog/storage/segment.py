@@ -288,11 +288,19 @@ class Segment:
             if header.next_offset > offset:
                 # guard: a truncation checks the batch that it ends in
                 if header.base_offset < offset:
-                    self._check_batch(position, header)
+                    self.check_batch(position, header)
                 return
             yield header
 
-    def _check_batch(self, position: int, header: BatchHeader) -> None:
+    def checked(self, position: int = 0) -> Iterator[BatchHeader]:
+        """Yield the headers of the batches from ``position`` on, each checked with all bytes of its
+        batch."""
+        for at, header in self.headers(position):
+            self.check_batch(at, header)
+            yield header
+
+    def check_batch(self, position: int, header: BatchHeader) -> None:
+        """Check all bytes of a batch. Raises ``DamagedLogError``."""
         try:
             check(self.pread(header.length, position))
         except CorruptBatchError as error:
@@ -309,18 +317,15 @@ class Segment:
         self.file.sync()
 
     def forget_bad(self, *, index_interval_bytes: int) -> None:
-        """End the segment before its first corrupt header, for this process only."""
+        """End the segment before its first corrupt batch, for this process only."""
         kept = []
         with suppress(DamagedLogError):
             for position, header in self.headers():
-                kept.append((position, header))
-        try:
-            # guard: the last header that is kept names its own offsets
-            self._check_batch(*kept[-1])
-        except (IndexError, DamagedLogError):
-            del kept[-1:]
+                # guard: no corrupt batch is kept
+                self.check_batch(position, header)
+                kept.append(header)
         self.index, self.summary = SparseIndex(), Summary(self.base_offset)
-        for _position, header in kept:
+        for header in kept:
             self.note(header, index_interval_bytes=index_interval_bytes)
 
     def _summary_at(self, entry: int) -> Summary:

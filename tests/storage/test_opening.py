@@ -21,7 +21,6 @@ from raftlog.storage.opening import (
     live_bases,
     load_leftovers,
     read_index,
-    rebuild_producers,
     recover,
 )
 from raftlog.storage.opening import open_log as open_parts
@@ -119,8 +118,9 @@ def test_producers_as_of_an_earlier_end_are_rebuilt_from_what_lies_before() -> N
     for number in range(9):
         append(log, b"x" * 300, producer=(7, 0, number))
     log.sync()
-    for end in range(10):
-        table = as_model(rebuild_producers(log._files, log._segments, end))
+    for end in range(9, -1, -1):
+        log.truncate_to(end)
+        table = as_model(log.producers)
         assert (table[7].sent[-1].last_offset if table else -1) == end - 1
 
 

@@ -14,6 +14,7 @@ from raftlog import limits
 from raftlog.client.fetcher import _batches
 from raftlog.config import TopicConfig
 from raftlog.errors import (
+    DamagedLogError,
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -40,6 +41,7 @@ from tests.storage.compactions import COMPACT, compact, put, seal
 from tests.storage.logs import (
     NOW_MS,
     ONE_SEGMENT,
+    SMALL,
     after_power_cut,
     append,
     batch_of,
@@ -800,6 +802,73 @@ def test_truncation_opens_a_transaction_again() -> None:
     transactions_send(log, ONE, 2)
 
 
+ATTRIBUTES_AT = 44  # of a batch; the CRC of its bytes covers them, the one of the leader does not
+PRODUCER_AT = 72
+LIES = pytest.mark.parametrize(
+    "bit",
+    [
+        pytest.param(8 * ATTRIBUTES_AT + 6, id="a commit"),
+        pytest.param(8 * ATTRIBUTES_AT + 5, id="a record"),
+        pytest.param(8 * PRODUCER_AT, id="of another producer"),
+    ],
+)
+
+
+def aborted_and_corrupt(disk: SimDisk, config: TopicConfig, bit: int) -> Log:
+    """The marker at 1 aborts what is at 0; then a bit of it flips."""
+    log = open_log(disk, config)
+    transactions_send(log, ONE, 0)
+    position = log._segments[-1].size_bytes
+    assert end(log, ONE, commit=False) == 1
+    append(log, BIG)
+    append(log, BIG)
+    log.sync()
+    disk.flip_bit(files(disk, ".log")[0], 8 * position + bit)
+    return log
+
+
+@LIES
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT], ids=["segments", "one segment"])
+def test_a_truncation_believes_no_corrupt_marker(bit: int, config: TopicConfig) -> None:
+    """An aborted transaction would be a committed one, or end never."""
+    disk = sim_disk()
+    log = aborted_and_corrupt(disk, config, bit)
+    transactions_send(log, ONE, 1)  # is truncated, so that the log is replayed
+    for path in files(disk, ".producers"):
+        disk.remove(path)
+    with pytest.raises(DamagedLogError, match="their CRC disagree"):
+        log.truncate_to(3)
+    assert (log.log_end_offset, log.readable_end_offset, aborted(log)) == (5, 0, [(ONE, 0, 1)])
+    assert killed(disk, config).damage
+
+
+def test_a_truncation_believes_no_corrupt_batch_that_it_removes() -> None:
+    """It belonged to a transaction, so that the log is replayed."""
+    disk = sim_disk()
+    log = open_log(disk, ONE_SEGMENT)
+    transactions_send(log, ONE, 0)
+    end(log, ONE, commit=True)
+    position = log._segments[-1].size_bytes
+    transactions_send(log, ONE, 1)
+    log.sync()
+    disk.flip_bit(files(disk, ".log")[0], 8 * (position + ATTRIBUTES_AT) + 4)
+    log.truncate_to(2)
+    assert log.producers.transactions.opened() == []
+
+
+@LIES
+def test_a_start_believes_no_corrupt_marker(bit: int) -> None:
+    disk = sim_disk()
+    log = aborted_and_corrupt(disk, ONE_SEGMENT, bit)
+    log.close()
+    for path in files(disk, ".producers"):
+        disk.remove(path)
+    log = killed(disk, ONE_SEGMENT)
+    assert "their CRC disagree" in log.damage
+    assert (log.log_end_offset, log.readable_end_offset) == (4, 1)
+    assert log.producers.transactions.opened() == [(ONE, 0)]
+
+
 def test_aborted_transactions_of_a_range() -> None:
     log = open_log(sim_disk(), ONE_SEGMENT)
     for number in range(10):  # records at 0, 2, 4, ...; markers at 1, 3, 5, ...
@@ -1013,12 +1082,14 @@ def test_nothing_above_the_stable_offset_is_compacted() -> None:
     assert readable(log, upto=log.log_end_offset)[0] == (b"k", b"1")
 
 
-def test_a_corrupt_marker_does_not_keep_a_log_from_opening() -> None:
+@pytest.mark.parametrize("bit", [8 * 20, 8 * ATTRIBUTES_AT + 5], ids=["no header", "a record"])
+def test_a_corrupt_marker_is_no_missing_one(bit: int) -> None:
+    """Without its transaction, readers get the records that it aborts."""
     disk = sim_disk()
     log = compacted_log(disk)
     batches = [parse_header(each) for each in stored(log)]
     number = next(n for n, header in enumerate(batches) if header.is_control)
     position = sum(header.length for header in batches[:number])
     log.close()
-    disk.flip_bit(files(disk, ".log")[0], 8 * (position + 20))
+    disk.flip_bit(files(disk, ".log")[0], 8 * position + bit)
     assert aborted(open_log(disk, COMPACT))[0][2] == batches[number].base_offset
