@@ -245,12 +245,21 @@ class Segment:
         self, timestamp_ms: TimestampMs, *, from_offset: Offset
     ) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends after ``from_offset`` and has a
-        record with a timestamp of at least ``timestamp_ms``, or None."""
+        record with a timestamp of at least ``timestamp_ms``, or None. Raises ``DamagedLogError``.
+        """
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
-        for position, header in self.headers(self.index.position_for_timestamp(timestamp_ms)):
-            if header.newest_timestamp_ms >= timestamp_ms and header.next_offset > from_offset:
+        start, end = self.index.positions_for_timestamp(timestamp_ms)
+        for position, header in self.headers(start):
+            if header.next_offset <= from_offset:
+                continue
+            if header.newest_timestamp_ms >= timestamp_ms:
                 return position, header
+            # Only the CRC of the whole batch covers its timestamps. After ``end`` there can be any
+            # number of batches, but only if the first such record is below ``from_offset``.
+            # guard: a search by time skips no corrupt batch
+            if end is None or position < end:
+                self.check_batch(position, header)
         return None
 
     # -- shrinking ---------------------------------------------------------------------------------
@@ -425,11 +434,12 @@ class SparseIndex:
         entry = bisect_right(self.offsets, offset)
         return self.positions[entry - 1] if entry else 0
 
-    def position_for_timestamp(self, timestamp_ms: TimestampMs) -> int:
-        """Return the position to start reading for the first record with a timestamp of at least
-        ``timestamp_ms``."""
+    def positions_for_timestamp(self, timestamp_ms: TimestampMs) -> tuple[int, int | None]:
+        """Return the positions between which the first record with a timestamp of at least
+        ``timestamp_ms`` is, if the segment has one. The second is None for the end."""
         entry = bisect_left(self.timestamps, timestamp_ms)
-        return self.positions[entry - 1] if entry else 0
+        start = self.positions[entry - 1] if entry else 0
+        return start, self.positions[entry] if entry < len(self.positions) else None
 
     def batch_start_before(self, position: int) -> int:
         """Return the last known batch start at or before ``position``."""

@@ -257,6 +257,27 @@ def test_a_payload_that_rots_is_damage_to_a_search_by_time() -> None:
         searched(log.offset_for_timestamp(NOW_MS, end_offset=1))
 
 
+MAX_TIMESTAMP_AT = 64  # of a batch
+
+
+@pytest.mark.parametrize("before", [0, 1, 20], ids=str)
+@pytest.mark.parametrize("after", [0, 20], ids=str)
+def test_a_search_by_time_skips_no_corrupt_batch(before: int, after: int) -> None:
+    """Only the CRC of the whole batch covers the highest timestamp of its records."""
+    disk = sim_disk()
+    log = open_log(disk, ONE_SEGMENT)
+    fill(log, before, timestamps_ms=NOW_MS)
+    append(log, b"x", b"y", timestamps_ms=[NOW_MS, NOW_MS + 2])
+    fill(log, after, timestamps_ms=NOW_MS + 3)
+    found = searched(log.offset_for_timestamp(NOW_MS + 1, end_offset=log.log_end_offset))
+    assert found is not None
+    assert found.offset == before + 1
+    (path,) = files(disk, ".log")
+    disk.flip_bit(path, 8 * (position_of(disk, path, before) + MAX_TIMESTAMP_AT) + 1)
+    with pytest.raises(DamagedLogError, match="their CRC disagree"):
+        searched(log.offset_for_timestamp(NOW_MS + 1, end_offset=log.log_end_offset))
+
+
 @pytest.mark.parametrize("harm", ["length", "payload", "truncation"])
 def test_a_damaged_log_is_left_as_it_is(harm: str) -> None:
     """Not cut, not rebuilt, not snapshotted: all that is left is evidence."""

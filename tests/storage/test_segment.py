@@ -504,7 +504,7 @@ def test_an_empty_index_starts_every_search_at_the_segments_first_batch() -> Non
     index = index_of()
     assert index.last_position == 0
     assert index.position_for_offset(5) == 0
-    assert index.position_for_timestamp(NOW_MS) == 0
+    assert index.positions_for_timestamp(NOW_MS) == (0, None)
     assert index.batch_start_before(5) == 0
 
 
@@ -516,20 +516,20 @@ def test_a_search_for_an_offset_starts_at_or_before_it(offset: int, position: in
 
 
 @pytest.mark.parametrize(
-    ("timestamp_ms", "position"),
+    ("timestamp_ms", "positions"),
     [
-        (49, 0),
-        (50, 0),  # a record before the first entry has it
-        (51, 300),
-        (60, 300),  # a record between the two has it
-        (61, 1_100),
+        (49, (0, 300)),
+        (50, (0, 300)),  # a record before the first entry has it
+        (51, (300, 700)),
+        (60, (300, 700)),  # a record between the two has it
+        (61, (1_100, None)),
     ],
 )
 def test_a_search_for_a_time_starts_after_all_that_is_older(
-    timestamp_ms: int, position: int
+    timestamp_ms: int, positions: tuple[int, int | None]
 ) -> None:
     index = index_of((10, 50, 300), (20, 60, 700), (30, 60, 1_100))
-    assert index.position_for_timestamp(timestamp_ms) == position
+    assert index.positions_for_timestamp(timestamp_ms) == positions
 
 
 @given(entries=entries_of_indexes(), wanted=st.integers(0, 35))
@@ -539,7 +539,9 @@ def test_searches_find_what_reading_all_entries_finds(entries: list[Entry], want
     by_time = [position for _, newest_before, position in entries if newest_before < wanted]
     by_position = [position for _, _, position in entries if position <= wanted]
     assert index.position_for_offset(wanted) == max(by_offset, default=0)
-    assert index.position_for_timestamp(wanted) == max(by_time, default=0)
+    later = [position for _, newest_before, position in entries if newest_before >= wanted]
+    expected = max(by_time, default=0), min(later, default=None)
+    assert index.positions_for_timestamp(wanted) == expected
     assert index.batch_start_before(wanted) == max(by_position, default=0)
     assert index.last_position == max((position for _, _, position in entries), default=0)
 
