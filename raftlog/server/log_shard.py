@@ -90,13 +90,16 @@ async def load(
 
 
 async def _load_slice(state: Replays, host: Partition, offset: Offset) -> Offset:
-    """Replay some batches from ``offset`` on. Returns the offset after them."""
+    """Replay some batches from ``offset`` on. Returns the offset after them. Compaction can have
+    removed all records of a batch."""
     stored = host.read(start_offset=offset, bytes_max=SLICE_BYTES)
     if not stored:
         raise DamagedLogError("no batch is stored there, and the log continues after it")
     for piece in stored:
         for header, batch in split_checked(piece):
-            if header.record_count:  # else compaction has removed all its records
+            # Earlier releases wrote markers there if a client asked for it.
+            # guard: a marker among the records of a state is none of them
+            if header.record_count and not header.is_control:
                 await _replay(state, host, batch)
             offset = header.next_offset
     return offset

@@ -49,7 +49,7 @@ from raftlog.transactions import (
     TransactionShard,
     TransactionView,
 )
-from raftlog.types import NO_PRODUCER_ID, OFFSETS_TOPIC
+from raftlog.types import NO_PRODUCER_ID, OFFSETS_TOPIC, is_internal_topic
 
 _Init = codec.structs("response", api.INIT_PRODUCER_ID.key)
 _Added = codec.structs("response", api.ADD_PARTITIONS_TO_TXN.key)
@@ -166,11 +166,17 @@ def handle_add(context: BrokerContext, request: KafkaRequest, reply: KafkaReply)
 def _parts(
     context: BrokerContext, topics: Iterable[Message]
 ) -> tuple[list[TransactionPart], dict[tuple[str, int], int]]:
-    """Return the partitions of a request, and the error codes of those that do not exist."""
+    """Return the partitions of a request, and the error codes of those that do not exist, or that
+    no client writes: their transactions would end with a marker among the records of the brokers.
+    """
     parts: list[TransactionPart] = []
     unknown: dict[tuple[str, int], int] = {}
     for topic in topics:
         for number in topic.partitions:
+            # guard: no transaction of a Kafka client has a partition of an internal topic
+            if is_internal_topic(topic.name):
+                unknown[topic.name, number] = errors.TOPIC_AUTHORIZATION_FAILED  # as Kafka
+                continue
             try:
                 found = context.topics.topic(topic.name)
                 if not 0 <= number < len(found.hosts):

@@ -59,7 +59,13 @@ from raftlog.transactions import (
     check_transactional_id,
     partition_of_id,
 )
-from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LeaderEpoch, Offset
+from raftlog.types import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    LeaderEpoch,
+    Offset,
+    check_not_internal,
+)
 
 if TYPE_CHECKING:
     from raftlog.server.context import BrokerContext
@@ -327,9 +333,16 @@ class TransactionCoordinator:
 
     def write_marker(self, topic: str, partition: int, marker: Marker, done: Acknowledge) -> None:
         """Write the marker of an operator, who ends a transaction that hangs. Raises the errors of
-        ``Partition.append_marker``.
+        ``Partition.append_marker``, and ``InvalidTopicError``.
         """
         host = self._context.topics.host(topic, partition)
+        if topic == OFFSETS_TOPIC:  # the offsets that are pending there are no records yet
+            host.check_leading()
+            shard = self._context.coordinator.shard_of(partition)
+            shard.end_transaction(marker, lambda _nothing: done(None), done)
+            return
+        # guard: an operator writes no marker among the records of the brokers
+        check_not_internal(topic)
         host.append_marker(marker, done)
 
     def take_marker(self, item: MarkerPart, done: Acknowledge) -> None:

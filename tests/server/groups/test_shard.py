@@ -53,6 +53,7 @@ from raftlog.server.log_shard import (
 )
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Rounds
+from raftlog.transactions import Marker
 from raftlog.types import Buffer, Offset
 from tests.running import runs
 from tests.server.cluster.fake import Scene, append, play, state_of
@@ -644,6 +645,17 @@ async def test_all_records_in_their_order(s: Scene) -> None:
     x.write([b"a"], [b"2"])
     await x.load()
     assert x.replayed.records == [(b"a", b"1"), (b"b", None), (b"a", b"2")]
+
+
+@runs(play)
+async def test_a_marker_is_no_record(s: Scene) -> None:
+    """A client could have one written there, and the state could not be read any more."""
+    x = Loading(s)
+    x.write([b"a"], [b"1"])
+    x.host.append_marker(Marker(7, 1, True, 0, is_bumped=True), lambda _error: None)
+    x.write([b"b"], [b"2"])
+    await x.load()
+    assert x.replayed.records == [(b"a", b"1"), (b"b", b"2")]
 
 
 @runs(play)

@@ -29,7 +29,7 @@ from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.storage.producer_state import LogTransactions
 from raftlog.transactions import BUMPING_VERSION, FIRST_VERSION, Marker, TransactionPart
-from raftlog.types import OFFSETS_TOPIC
+from raftlog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_header, kafka_resealed
 from tests.server.harness import TIMEOUT_S, RunningBroker
 from tests.server.kafka.group_client import GroupClient, message
@@ -221,6 +221,18 @@ def test_partitions_are_added_all_or_none(client: TransactionalClient, topic: st
     assert client.describe(topic).transaction_state == "Empty"
 
 
+def test_no_partition_of_an_internal_topic_is_added(
+    client: TransactionalClient, topic: str
+) -> None:
+    """Its end would be a marker among the records of a coordinator, which cannot read that."""
+    client.find(topic)
+    who = client.init(topic)
+    for internal in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC):
+        codes = client.add(topic, who, (internal, 0), (topic, 0))
+        assert codes == [errors.TOPIC_AUTHORIZATION_FAILED, errors.OPERATION_NOT_ATTEMPTED]
+    assert client.describe(topic).transaction_state == "Empty"
+
+
 def test_offsets_of_a_group_are_committed_with_the_transaction(
     client: TransactionalClient, topic: str
 ) -> None:
@@ -305,6 +317,30 @@ def test_an_operator_writes_a_marker(client: TransactionalClient, topic: str) ->
     codes = [each.error_code for each in answer.topics[0].partitions]
     assert codes == [0, errors.UNKNOWN_TOPIC_OR_PARTITION]
     assert client.read(topic).last_stable_offset == 2
+
+
+def test_an_operator_writes_no_marker_into_an_internal_topic(
+    client: TransactionalClient, topic: str
+) -> None:
+    client.find(topic)
+    client.init(topic)
+    before = [client.read(name).high_watermark for name in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)]
+    structs = codec.structs("request", apis.WRITE_TXN_MARKERS.key)
+    marker = structs.WritableTxnMarker(
+        producer_id=5,
+        producer_epoch=1,
+        transaction_version=BUMPING_VERSION,
+        topics=[
+            structs.WritableTxnMarkerTopic(name=name, partition_indexes=[0])
+            for name in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
+        ],
+    )
+    asked = message(apis.WRITE_TXN_MARKERS, markers=[marker])
+    (answer,) = client.ask(apis.WRITE_TXN_MARKERS, 2, asked).markers
+    codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+    assert codes == [errors.INVALID_TOPIC, 0], "no offsets are pending"
+    after = [client.read(name).high_watermark for name in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)]
+    assert after == before
 
 
 def test_a_broker_asks_for_several_transactions_at_once(
