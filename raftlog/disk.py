@@ -31,6 +31,8 @@ NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTOR
 # Errors for a file, or a directory on its path, that does not exist.
 MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+# Errors for a path that leads to nothing: a new file can be created there.
+NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -650,7 +652,7 @@ class OsDisk:
         try:
             return sorted(os.listdir(path))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            if error.errno not in NOWHERE:
                 raise
             return []
 

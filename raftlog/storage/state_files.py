@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.config import Address, parse_address
-from raftlog.disk import NO_ROOM, TEMPORARY_SUFFIX, Disk, lacking
+from raftlog.disk import NO_ROOM, NOWHERE, TEMPORARY_SUFFIX, Disk, lacking
 from raftlog.errors import (
     DamagedLogError,
     DataDirectoryError,
@@ -140,9 +140,31 @@ class Spare:
 
 
 def read(disk: Disk, path: str) -> dict[str, Any] | None:
-    if not disk.exists(path):
+    """Return the state in a file; None if it is missing. Raises ``DamagedLogError``, and
+    ``OSError`` if it cannot be read, or if it is unknown whether it is there.
+    """
+    try:
+        data = disk.read_file(path, bytes_max=limits.STATE_FILE_BYTES_MAX)
+    except OSError as error:
+        # guard: a state that cannot be read is not a missing one
+        if error.errno not in NOWHERE:
+            raise
         return None
-    return decode(disk.read_file(path, bytes_max=limits.STATE_FILE_BYTES_MAX), path=path)
+    return decode(data, path=path)
+
+
+def read_hint(disk: Disk, path: str) -> dict[str, Any] | None:
+    """Return the state in a file without which a broker can start: None also if it is corrupt, or
+    on a bad sector. Raises other ``OSError``."""
+    try:
+        return read(disk, path)
+    except DamagedLogError:
+        return None
+    except OSError as error:
+        # guard: a bad sector under a hint does not prevent a start
+        if error.errno != errno.EIO:
+            raise
+        return None
 
 
 # -- faults ----------------------------------------------------------------------------------------
@@ -297,9 +319,7 @@ def take(disk: Disk, directory: str, *, directory_id: str) -> bool:
     path = _path(directory)
     if not disk.exists(path):
         return False
-    mark = None
-    with suppress(DamagedLogError):
-        mark = read(disk, path)
+    mark = read_hint(disk, path)
     disk.remove(path)
     # guard: clean mark is removed durably
     disk.sync_dir(directory)
@@ -334,10 +354,7 @@ def _clock_path(directory: str) -> str:
 
 def read_clock(disk: Disk, directory: str) -> TimestampMs | None:
     """Return the saved time in ms; None if the file is missing or corrupt. Raises ``OSError``."""
-    try:
-        state = read(disk, _clock_path(directory))
-    except DamagedLogError:
-        return None
+    state = read_hint(disk, _clock_path(directory))
     return None if state is None else int(state["deletion_ms"])
 
 
@@ -391,10 +408,7 @@ def _brokers_path(directory: str) -> str:
 
 def read_brokers(disk: Disk, directory: str) -> dict[int, Address]:
     """Return the saved addresses by broker ID. Raises ``OSError``."""
-    try:
-        state = read(disk, _brokers_path(directory)) or {}
-    except DamagedLogError:
-        return {}
+    state = read_hint(disk, _brokers_path(directory)) or {}
     return {int(broker): parse_address(text) for broker, text in state.items()}
 
 
@@ -431,13 +445,13 @@ def _cluster_path(directory: str) -> str:
 def read_cluster(disk: Disk, directory: str) -> ClusterCopy:
     """Return the saved copy. Raises ``OSError``."""
     try:
-        saved = read(disk, _cluster_path(directory))
+        saved = read_hint(disk, _cluster_path(directory))
         if saved is None:
             return ClusterCopy()
         voters = {int(broker): str(name) for broker, name in saved["voters"].items()}
         state = b64decode(saved["state"], validate=True)
         return ClusterCopy(int(saved["version"]), state, voters)
-    except (DamagedLogError, KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return ClusterCopy()
 
 

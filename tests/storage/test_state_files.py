@@ -60,6 +60,76 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
         state_files.read_access(disk, directory)
 
 
+# -- what cannot be read ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["identity", "catalog", "copies"])
+def test_a_state_that_cannot_be_read_is_not_a_missing_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a bad sector under an inode gives a directory another identity, or an empty catalog."""
+    disk, directory = OsDisk(), str(tmp_path / "data")
+    store = Store.open(disk, directory)
+    host(store, 0, count=1)
+    store.close()
+    path, stat, read_file = tmp_path / "data" / name, os.stat, disk.read_file
+    before = path.read_bytes()
+
+    def check(at: object) -> None:
+        if at == str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), at)
+
+    def failing_stat(at: Any, **options: Any) -> os.stat_result:
+        check(at)
+        return stat(at, **options)
+
+    def failing_read(at: str, *, bytes_max: int) -> bytes:
+        check(at)
+        return read_file(at, bytes_max=bytes_max)
+
+    monkeypatch.setattr(os, "stat", failing_stat)
+    monkeypatch.setattr(disk, "read_file", failing_read)
+    with pytest.raises(DataDirectoryError, match=name):
+        Store.open(disk, directory)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    store = Store.open(disk, directory)
+    assert store.hosted_log(FIRST, 0).log_end_offset == 1
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["brokers", "clean", "clock", "cluster"])
+def test_a_bad_sector_under_a_hint_does_not_prevent_a_start(name: str) -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    host(store, 0, count=1)
+    store.save_time(5)
+    store.save_brokers(BROKERS)
+    store.save_cluster(COPY)
+    store.close()
+    disk.crash()
+    disk.faults.append(Fault({"read"}, path=f"{DATA}/{name}"))
+    store = open_store(disk)
+    assert store.hosted_log(FIRST, 0).log_end_offset == 1
+    assert (store.saved_time_ms is None) == (name == "clock")
+    assert (store.saved_brokers == {}) == (name == "brokers")
+    assert (store.saved_cluster == ClusterCopy()) == (name == "cluster")
+    assert store.was_clean == (name != "clean")
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["clock", "identity"])
+def test_other_errors_of_a_read_are_raised(name: str) -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    store.save_time(5)
+    store.close()
+    disk.crash()
+    disk.faults.append(Fault({"read"}, path=f"{DATA}/{name}", error=errno.EACCES))
+    with pytest.raises(DataDirectoryError, match=name):
+        open_store(disk)
+
+
 # -- brokers file ----------------------------------------------------------------------------------
 #
 # The last known addresses: a hint, so nothing about them keeps a broker from starting.
