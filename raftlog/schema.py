@@ -26,7 +26,6 @@ from raftlog.registry.formats import (
     JSON,
     PROTOBUF,
     Parsed,
-    parse,
     subject_of,
     type_names,
 )
@@ -101,7 +100,7 @@ class _Format:
         """Return the full name of the type that a producer writes; "" if it has none."""
         return next(iter(type_names(parsed)), "")
 
-    def decoder(self, parsed: Parsed) -> Decode:
+    async def decoder(self, parsed: Parsed, _call: CallRegistry) -> Decode:
         """Return the function from the bytes after the ID to an object."""
         return decoder_of(parsed)
 
@@ -114,9 +113,10 @@ class Avro(_Format):
 
     kind = AVRO
 
-    def decoder(self, parsed: Parsed) -> Decode:
-        reader = None if self.schema is None else parse(AVRO, self.schema)
-        return decoder_of(parsed, reader)
+    async def decoder(self, parsed: Parsed, call: CallRegistry) -> Decode:
+        if self.schema is None:
+            return decoder_of(parsed)
+        return decoder_of(parsed, await parse_body(_getter(call), self.body()))
 
 
 class Json(_Format):
@@ -145,7 +145,7 @@ class Protobuf(_Format):
     def type_name(self, parsed: Parsed) -> str:
         return str(self._class.DESCRIPTOR.full_name) if self._class else super().type_name(parsed)
 
-    def decoder(self, parsed: Parsed) -> Decode:
+    async def decoder(self, parsed: Parsed, _call: CallRegistry) -> Decode:
         decode, message_class = decoder_of(parsed), self._class
         if message_class is None:
             return decode
@@ -236,7 +236,8 @@ class SchemaDeserializer:
     async def learn(self, call: CallRegistry, schema_id: int) -> None:
         """Get a schema. If it cannot be had, the next value with it raises the reason."""
         try:
-            self._decoders[schema_id] = self._form.decoder(await _fetch(call, schema_id))
+            parsed = await _fetch(call, schema_id)
+            self._decoders[schema_id] = await self._form.decoder(parsed, call)
         except RaftlogError as error:
             self._decoders[schema_id] = self._failing(schema_id, error)
 

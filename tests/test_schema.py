@@ -119,6 +119,19 @@ def test_subjects_by_the_name_of_the_type(broker: RunningBroker) -> None:
         Avro(strategy="mine")
 
 
+def test_a_topic_has_several_types_by_a_union_of_references(broker: RunningBroker) -> None:
+    with Admin(str(broker.address)) as admin:
+        for name in ("A", "B"):
+            schema = {"type": "record", "name": name, "fields": [{"name": name, "type": "int"}]}
+            body = {"schema": json.dumps(schema)}
+            admin.call_schema_registry("POST", f"/subjects/{name}/versions", body)
+    references = [("A", "A", 1), ("B", "B", 1)]
+    write(broker, Avro('["A", "B"]', references=references), {"A": 1}, {"B": 2})
+    assert read(broker, 2, Avro()) == [{"A": 1}, {"B": 2}]
+    wanted = Avro('["B", "A"]', references=references)  # of a consumer
+    assert read(broker, 2, wanted) == [{"A": 1}, {"B": 2}]
+
+
 def test_messagepack_has_no_schema(broker: RunningBroker) -> None:
     write(broker, Msgpack(), {"a": [1, b"x", None]}, None)
     assert read(broker, 2, Msgpack()) == [{"a": [1, b"x", None]}, None]

@@ -248,6 +248,8 @@ def _parse_avro(text: str, named: Named) -> Parsed:
             fastavro.parse_schema(other_raw, named_schemas=known)
             _avro_node(other_raw, "", names)
         parsed = fastavro.parse_schema(raw, named_schemas=known)
+        if named and not (isinstance(parsed, dict) and "name" in parsed):
+            parsed = fastavro.parse_schema(_with_types(parsed, known, set()))
         root = _avro_node(raw, "", names)
     except SchemaError:
         raise
@@ -256,6 +258,30 @@ def _parse_avro(text: str, named: Named) -> Parsed:
         raise SchemaError(f"not an Avro schema: {reason}", INVALID) from error
     plain = _plain(raw)
     return Parsed(AVRO, compact(plain), compact(plain, is_sorted=True), AvroModel(root, parsed))
+
+
+def _with_types(parsed: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
+    """Return a schema that fastavro has parsed with the definition of each type in the place of its
+    first name. fastavro keeps the types of references with a schema only if it is a record.
+    """
+    if isinstance(parsed, list):
+        return [_with_types(branch, known, seen) for branch in parsed]
+    if isinstance(parsed, str):
+        is_first = parsed in known and parsed not in seen
+        return _with_types(known[parsed], known, seen) if is_first else parsed
+    name = parsed.get("name")
+    if name in seen:
+        return name
+    if name is not None:
+        seen.add(name)
+    whole = {key: value for key, value in parsed.items() if not key.startswith("__")}
+    for key in whole.keys() & {"items", "values"}:
+        whole[key] = _with_types(whole[key], known, seen)
+    if "fields" in whole:
+        whole["fields"] = [
+            {**each, "type": _with_types(each["type"], known, seen)} for each in whole["fields"]
+        ]
+    return whole
 
 
 def _plain(raw: Any) -> Any:

@@ -349,6 +349,30 @@ def test_objects_become_bytes_and_objects(kind: str, text: str, value: Any, wron
             decoder_of(parsed)(malformed)
 
 
+@pytest.mark.parametrize(
+    ("root", "value"),
+    [
+        (["null", "n.A", "n.B"], {"b": {"a": 1}, "c": {"a": 2}}),
+        (["n.B", "n.A", {"type": "map", "values": "n.A"}], {"key": {"a": 1}}),
+        ("n.B", {"b": {"a": 1}, "c": None}),
+        ({"type": "array", "items": "n.A"}, [{"a": 1}, {"a": 2}]),
+        ([record(field("e", "n.A"), name="C"), "n.A"], {"e": {"a": 1}}),
+        (["n.L", "n.A"], {"next": {"next": None}}),
+    ],
+)
+def test_a_schema_of_avro_can_be_a_name_or_a_union_of_references(root: Any, value: Any) -> None:
+    a = record(field("a", "int"), name="A", namespace="n")
+    b = record(field("b", "A"), field("c", ["null", "n.A"], default=None), name="n.B")
+    linked = record(field("next", ["null", "L"]), name="L", namespace="n")
+    named = [(each["name"], json.dumps(each)) for each in (a, b, linked)]
+    parsed = parse(AVRO, json.dumps(root), named)
+    data = encoder_of(parsed)(value)
+    assert decoder_of(parsed)(data) == value
+    assert decoder_of(parsed, parse(AVRO, json.dumps(root), named))(data) == value
+    with pytest.raises(SchemaError):
+        encoder_of(parsed)(b"text")
+
+
 def test_messages_of_protobuf_have_indexes() -> None:
     parsed = parse(PROTOBUF, VALUES_PROTO)
     encode_one, decode_one = encoder_of(parsed), decoder_of(parsed)
