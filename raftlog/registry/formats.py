@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin
 
 from raftlog import limits
@@ -443,6 +443,9 @@ _EXACT: Final = (
     *("dependentSchemas", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"),
     *("minContains", "maxContains"),
 )
+# Keywords whose effect depends on each other.
+_PROPERTIES: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
+_ITEMS: Final = frozenset(("items", "additionalItems", "prefixItems"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,27 +507,64 @@ def _references_in(raw: Any) -> Iterator[str]:
             level.extend(each)
 
 
-_JsonPlace: TypeAlias = tuple[Any, Any]  # a schema, and the resolver for its references
+# Keywords that accept all values.
+_ANNOTATIONS: Final = frozenset(
+    (
+        *("$id", "$schema", "$anchor", "$comment", "$defs", "definitions", "title", "description"),
+        *("default", "examples", "deprecated", "readOnly", "writeOnly", "format"),
+    )
+)
+
+
+class _JsonPlace(NamedTuple):
+    """A schema, and the ``resolver`` for its references.
+
+    ``wholes``: of drafts in which a schema with ``$ref`` can have other keywords, those schemas
+    with ``allOf`` in place of ``$ref``, by identity. None: other keywords have no effect there.
+    """
+
+    schema: Any
+    resolver: Any
+    wholes: dict[int, Any] | None
+
+    @classmethod
+    def of(cls, model: JsonModel) -> _JsonPlace:
+        has_more = "$vocabulary" in model.validator.META_SCHEMA  # from draft 2019-09 on
+        return cls(model.root, model.resolver, {} if has_more else None)
+
+    def at(self, schema: Any) -> _JsonPlace:
+        return self._replace(schema=schema)
+
+    def resolved(self) -> _JsonPlace:
+        """Return the place of the schema that a reference refers to."""
+        place = self
+        for _ in range(limits.SCHEMA_DEPTH_MAX):
+            schema = place.schema
+            if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str)):
+                break
+            if place.wholes is not None and schema.keys() - _ANNOTATIONS - {"$ref"}:
+                return place.at(place._whole(place.wholes))
+            hit = place.resolver.lookup(schema["$ref"])
+            place = _JsonPlace(hit.contents, hit.resolver, place.wholes)
+        return place
+
+    def _whole(self, wholes: dict[int, Any]) -> Any:
+        if id(self.schema) not in wholes:
+            rest = _without(self.schema, "$ref")
+            parts = [*rest.get("allOf", ()), {"$ref": self.schema["$ref"]}]
+            # With the schema: an id of a freed object would be another's.
+            wholes[id(self.schema)] = self.schema, {**rest, "allOf": parts}
+        return wholes[id(self.schema)][1]
 
 
 def _compare_json(reader: JsonModel, writer: JsonModel, found: _Problems) -> None:
-    _json((reader.root, reader.resolver), (writer.root, writer.resolver), "#", found)
-
-
-def _resolved(place: _JsonPlace) -> _JsonPlace:
-    schema, resolver = place
-    for _ in range(limits.SCHEMA_DEPTH_MAX):
-        if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str)):
-            break
-        hit = resolver.lookup(schema["$ref"])
-        schema, resolver = hit.contents, hit.resolver
-    return schema, resolver
+    _json(_JsonPlace.of(reader), _JsonPlace.of(writer), "#", found)
 
 
 def _json(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
     """Find values of ``writer`` that ``reader`` rejects."""
-    reader, writer = _resolved(reader), _resolved(writer)
-    new, old = reader[0], writer[0]
+    reader, writer = reader.resolved(), writer.resolved()
+    new, old = reader.schema, writer.schema
     if new is True or new == {} or old is False or not found.is_new(new, old):
         return
     if new is False:
@@ -538,21 +578,21 @@ def _json(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -
         _json_some_new(reader, writer, path, found)
         return
     for number, part in enumerate(new.get("allOf", ())):
-        _json_part((part, reader[1]), writer, f"{path}/allOf/{number}", found)
+        _json_part(reader.at(part), writer, f"{path}/allOf/{number}", found)
     plain_old = old if isinstance(old, dict) else {}
     if "not" in new and (
         "not" not in plain_old
         or found.trial(
-            lambda one: _json((plain_old["not"], writer[1]), (new["not"], reader[1]), path, one)
+            lambda one: _json(writer.at(plain_old["not"]), reader.at(new["not"]), path, one)
         )
     ):
         found.add("NOT_TYPE_NARROWED", f"{path}/not", "rejects values that were valid")
     _json_types(new, plain_old, path, found)
     _json_bounds(new, plain_old, path, found)
     if "object" in _types_of(new, plain_old):
-        _json_object(reader, (plain_old, writer[1]), path, found)
+        _json_object(reader, writer.at(plain_old), path, found)
     if "array" in _types_of(new, plain_old):
-        _json_array(reader, (plain_old, writer[1]), path, found)
+        _json_array(reader, writer.at(plain_old), path, found)
 
 
 def _without(schema: Any, key: str) -> Any:
@@ -561,36 +601,44 @@ def _without(schema: Any, key: str) -> Any:
 
 def _json_each_old(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
     """Compare each branch of the old anyOf or oneOf."""
-    old, resolver = writer
+    old = writer.schema
     key = "anyOf" if "anyOf" in old else "oneOf"
     rest = _without(old, key)
     for number, branch in enumerate(old[key]):
-        whole, of_branch = _resolved((branch, resolver))
-        if isinstance(whole, dict):
-            whole = {**rest, **whole} if of_branch is resolver else whole
-        _json(reader, (whole, of_branch), f"{path}/{key}/{number}", found)
+        place = writer.at(branch).resolved()
+        if isinstance(place.schema, dict) and place.resolver is writer.resolver:
+            place = place.at({**_apart(rest, place.schema), **place.schema})
+        _json(reader, place, f"{path}/{key}/{number}", found)
+
+
+def _apart(schema: Any, other: Any) -> Any:
+    """Return the keywords of a schema whose effect does not depend on those of another one."""
+    for keys in (_PROPERTIES, _ITEMS):
+        if keys & other.keys():
+            schema = {name: value for name, value in schema.items() if name not in keys}
+    return schema
 
 
 def _json_some_new(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
     """Find a branch of the new anyOf or oneOf that accepts all old values."""
-    new, resolver = reader
+    new = reader.schema
     key = "anyOf" if "anyOf" in new else "oneOf"
     rest = _without(new, key)
-    if rest.keys() - {"title", "description", "$schema", "$id", "definitions", "$defs"}:
-        _json((rest, resolver), writer, path, found)
+    if rest.keys() - _ANNOTATIONS:
+        _json(reader.at(rest), writer, path, found)
     for number, branch in enumerate(new[key]):
         where = f"{path}/{key}/{number}"
-        if not found.trial(partial(_json, (branch, resolver), writer, where)):
+        if not found.trial(partial(_json, reader.at(branch), writer, where)):
             return
     found.add("SUM_TYPE_NARROWED", f"{path}/{key}", "no branch accepts all values that were valid")
 
 
 def _json_part(part: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
     """Compare one branch of the new allOf with the old schema, or with a branch of its allOf."""
-    old, resolver = writer
+    old = writer.schema
     if isinstance(old, dict):
         for branch in old.get("allOf", ()):
-            if not found.trial(partial(_json, part, (branch, resolver), path)):
+            if not found.trial(partial(_json, part, writer.at(branch), path)):
                 return
     _json(part, writer, path, found)
 
@@ -679,47 +727,104 @@ def _further(schema: Any, key: str = "additionalProperties") -> Any:
 
 
 def _json_object(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
-    new, old = reader[0], writer[0]
-    new_properties, old_properties = new.get("properties", {}), old.get("properties", {})
-    for name, schema in new_properties.items():
-        where = f"{path}/properties/{name}"
-        if name in old_properties:
-            _json((schema, reader[1]), (old_properties[name], writer[1]), where, found)
-            continue
-        further = _further(old)
-        if further in (True, {}) and schema not in (True, {}):
-            found.add(
-                "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
-                where,
-                "an older value may have this property with any content. Set additionalProperties "
-                "to false in the older schema to add properties",
-            )
-        elif further not in (True, {}, False):
-            _json((schema, reader[1]), (further, writer[1]), where, found)
-    further = _further(new)
-    for name, schema in old_properties.items():
-        if name not in new_properties and further not in (True, {}):
-            where = f"{path}/properties/{name}"
-            if further is False:
-                found.add(
-                    "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", where, "rejects the property"
-                )
-            else:
-                _json((further, reader[1]), (schema, writer[1]), where, found)
-    _json((further, reader[1]), (_further(old), writer[1]), f"{path}/additionalProperties", found)
-    for pattern, schema in new.get("patternProperties", {}).items():
-        before = old.get("patternProperties", {}).get(pattern, _further(old))
+    new, old = reader.schema, writer.schema
+    _json_properties(reader, writer, path, found)
+    further = reader.at(_further(new))
+    _json(further, writer.at(_further(old)), f"{path}/additionalProperties", found)
+    patterns, old_patterns = new.get("patternProperties", {}), old.get("patternProperties", {})
+    for pattern, schema in patterns.items():
         where = f"{path}/patternProperties/{pattern}"
-        _json((schema, reader[1]), (before, writer[1]), where, found)
+        for before in _before_pattern(pattern, old):
+            _json(reader.at(schema), writer.at(before), where, found)
+    for pattern, schema in old_patterns.items():
+        if pattern not in patterns:
+            _json(further, writer.at(schema), f"{path}/patternProperties/{pattern}", found)
     for name in new.get("required", ()):
-        schema = new_properties.get(name)
+        schema = new.get("properties", {}).get(name)
         has_default = isinstance(schema, dict) and "default" in schema
         if name not in old.get("required", ()) and not has_default:
             found.add("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}", "is required now")
 
 
+def _json_properties(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
+    """Compare the properties that one of the two schemas lists."""
+    new, old = reader.schema, writer.schema
+    new_properties, old_properties = new.get("properties", {}), old.get("properties", {})
+    for name, schema in new_properties.items():
+        where = f"{path}/properties/{name}"
+        if name in old_properties:
+            _json(reader.at(schema), writer.at(old_properties[name]), where, found)
+            continue
+        for before in _before_property(name, old):
+            if before in (True, {}) and schema not in (True, {}):
+                found.add(
+                    "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
+                    where,
+                    "an older value may have this property with any content. Set "
+                    "additionalProperties to false in the older schema to add properties",
+                )
+            else:
+                _json(reader.at(schema), writer.at(before), where, found)
+    further = _further(new)
+    patterns = new.get("patternProperties", {})
+    for name, schema in old_properties.items():
+        if name in new_properties or any(_is_match(pattern, name) for pattern in patterns):
+            continue
+        where = f"{path}/properties/{name}"
+        if further is False:
+            found.add("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", where, "rejects the property")
+        else:
+            _json(reader.at(further), writer.at(schema), where, found)
+
+
+_PREFIX: Final = re.compile(r"\^([\w -]*)(\$?)")  # a pattern for names with a prefix, or one name
+
+
+def _is_match(pattern: str, name: str) -> bool | None:
+    """Return whether a pattern of names matches; None if that is not known. A regular expression is
+    not evaluated: it could take any time.
+    """
+    simple = _PREFIX.fullmatch(pattern)
+    if simple is None:
+        return None
+    return name == simple[1] if simple[2] else name.startswith(simple[1])
+
+
+def _are_apart(one: str, other: str) -> bool:
+    """Return whether it is known that no name matches both patterns."""
+    first, second = _PREFIX.fullmatch(one), _PREFIX.fullmatch(other)
+    if first is None or second is None:
+        return False
+    return not (first[1].startswith(second[1]) or second[1].startswith(first[1]))
+
+
+def _before_property(name: str, old: Any) -> list[Any]:
+    """Return the schemas one of which an older schema has for a property that it does not list."""
+    found = []
+    for pattern, schema in old.get("patternProperties", {}).items():
+        is_match = _is_match(pattern, name)
+        if is_match:
+            return [schema]
+        if is_match is None:
+            found.append(schema)
+    return [*found, _further(old)]
+
+
+def _before_pattern(pattern: str, old: Any) -> list[Any]:
+    """Return the schemas one of which an older schema has for each name of a pattern."""
+    patterns = old.get("patternProperties", {})
+    if pattern in patterns:
+        return [patterns[pattern]]
+    listed = old.get("properties", {}).items()
+    return [
+        *(schema for name, schema in listed if _is_match(pattern, name) is not False),
+        *(schema for other, schema in patterns.items() if not _are_apart(pattern, other)),
+        _further(old),
+    ]
+
+
 def _json_array(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Problems) -> None:
-    new, old = reader[0], writer[0]
+    new, old = reader.schema, writer.schema
     if new.get("uniqueItems") and not old.get("uniqueItems"):
         found.add("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "items may be equal")
     new_first, new_rest = _items_of(new)
@@ -727,8 +832,8 @@ def _json_array(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Probl
     for number in range(max(len(new_first), len(old_first))):
         now = new_first[number] if number < len(new_first) else new_rest
         before = old_first[number] if number < len(old_first) else old_rest
-        _json((now, reader[1]), (before, writer[1]), f"{path}/items/{number}", found)
-    _json((new_rest, reader[1]), (old_rest, writer[1]), f"{path}/items", found)
+        _json(reader.at(now), writer.at(before), f"{path}/items/{number}", found)
+    _json(reader.at(new_rest), writer.at(old_rest), f"{path}/items", found)
 
 
 def _items_of(schema: Any) -> tuple[list[Any], Any]:

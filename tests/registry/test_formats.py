@@ -90,6 +90,10 @@ AVRO_PAIRS = [
     (LIST, LONG_LIST, ["TYPE_MISMATCH"]),
 ]  # fmt: skip
 
+CLOSED = {"type": "object", "additionalProperties": False}
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+REFERENCE = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}
+
 JSON_PAIRS: list[tuple[Any, Any, list[str]]] = [
     (True, {"type": "string"}, []),
     ({"type": "string"}, True, ["TYPE_NARROWED"]),
@@ -123,6 +127,42 @@ JSON_PAIRS: list[tuple[Any, Any, list[str]]] = [
     ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, {"type": "string"}, []),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, {"type": "null"},
      ["TYPE_CHANGED"]),
+    # Properties that a pattern allows.
+    (CLOSED, {**CLOSED, "patternProperties": {"^x": {"type": "string"}}}, ["SCHEMA_REMOVED"]),
+    ({**CLOSED, "properties": {"xa": {"type": "integer"}}},
+     {**CLOSED, "patternProperties": {"^x": {"type": "string"}}},
+     ["TYPE_CHANGED", "SCHEMA_REMOVED"]),
+    ({**CLOSED, "properties": {"a": {"type": "integer"}}},
+     {**CLOSED, "patternProperties": {"[a-z]$": {"type": "string"}}},
+     ["TYPE_CHANGED", "SCHEMA_REMOVED"]),
+    ({**CLOSED, "properties": {"xa": {}}, "patternProperties": {"^x": {"type": "integer"}}},
+     {**CLOSED, "properties": {"xa": {}}}, ["TYPE_NARROWED"]),
+    ({**CLOSED, "properties": {"a": {}}, "patternProperties": {"^x": {"type": "integer"}}},
+     {**CLOSED, "properties": {"a": {}}}, []),
+    ({**CLOSED, "patternProperties": {"^x": {"type": "integer"}}},
+     {**CLOSED, "properties": {"xa": {"type": "integer"}}}, []),
+    ({**CLOSED, "patternProperties": {"^xa$": {"type": "integer"}}},
+     {**CLOSED, "properties": {"xab": {"type": "integer"}}},
+     ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),
+    ({**CLOSED, "patternProperties": {"^x": {"type": "integer"}, "^y": {"type": "string"}}},
+     {**CLOSED, "patternProperties": {"^x": {"type": "integer"}}}, []),
+    ({**CLOSED, "patternProperties": {"^x": {"type": "integer"}, "^xy": {"type": "string"}}},
+     {**CLOSED, "patternProperties": {"^x": {"type": "integer"}}}, ["TYPE_CHANGED"]),
+    ({"properties": {"xa": {"type": "string"}, "ya": {"type": "string"}}},
+     {"properties": {"xa": {"type": "string"}}, "patternProperties": {"^y": {"type": "string"}}},
+     []),
+    # Keywords of an old schema that depend on those of its branches.
+    ({**CLOSED, "properties": {"b": {}}},
+     {**CLOSED, "properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}]},
+     ["SCHEMA_REMOVED"]),
+    # Keywords at a reference have an effect since draft 2019-09.
+    ({**REFERENCE, "$schema": DRAFT, "maxLength": 3}, {**REFERENCE, "$schema": DRAFT},
+     ["MAX_LENGTH_NARROWED"]),
+    ({**REFERENCE, "$schema": DRAFT, "maxLength": 3},
+     {**REFERENCE, "$schema": DRAFT, "maxLength": 3, "title": "T"}, []),
+    ({**REFERENCE, "maxLength": 3}, REFERENCE, []),
+    ({"$schema": DRAFT, "$ref": "#", "maxLength": 3}, {"$schema": DRAFT, "$ref": "#"},
+     ["MAX_LENGTH_NARROWED"]),
 ]  # fmt: skip
 
 P3 = 'syntax = "proto3"; '
