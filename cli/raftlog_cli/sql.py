@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -68,7 +69,8 @@ INTERRUPT_INTERVAL: Final = 0.05  # seconds between requests to DuckDB to end a 
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the result to this file, which is replaced when the query has succeeded.",
+    help="Write the result to this file, which is replaced when the query has succeeded, or to "
+    "this pipe or device.",
 )
 @click.option("--follow", is_flag=True, help="Not available: use Spark for standing queries.")
 @options.as_json
@@ -337,9 +339,22 @@ def write_parquet(result: Result, path: Path) -> None:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Return a path to write, which then replaces ``path``; removed after an error."""
+    """Return a path to write, which then replaces the file; removed after an error.
+
+    The file is that of a link, and keeps its permissions. Devices and pipes, such as /dev/stdout,
+    are written themselves.
+    """
+    mode = path.stat().st_mode if path.exists() else None
+    is_special = any(path.is_relative_to(each) for each in ("/dev", "/proc"))
+    if is_special or not (mode is None or stat.S_ISREG(mode)):
+        yield path
+        return
+    path = path.resolve()
     made = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        made.touch()
+        if mode is not None:
+            made.chmod(stat.S_IMODE(mode))
         yield made
         made.replace(path)
     finally:

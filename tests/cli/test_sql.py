@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -102,6 +103,29 @@ def test_a_file_is_replaced_only_by_a_whole_result(query: Query, tmp_path: Path)
     assert [*tmp_path.iterdir()] == [file]
     assert query(text, "--output", tmp_path / "t").status == 0
     assert (tmp_path / "t").read_text().splitlines()[:2] == ["offset", "0"]
+
+
+def test_a_link_a_pipe_and_permissions_are_kept(query: Query, tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "secret", tmp_path / "link", tmp_path / "pipe"
+    target.touch(0o600)
+    link.symlink_to(target)
+    text = "SELECT 1 AS n"
+    assert query(text, "--output", link).status == 0
+    assert (link.is_symlink(), target.read_text()) == (True, "n\n1\n")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "new")
+    assert query(text, "--output", dangling).status == 0
+    assert (tmp_path / "new").read_text() == "n\n1\n"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for path in (pipe, f"/dev/fd/{reader}"):
+            assert query(text, "--output", path).status == 0
+            assert os.read(reader, 100) == b"n\n1\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
