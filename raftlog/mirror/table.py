@@ -340,7 +340,12 @@ class Table(Closeable, Mapping[bytes, bytes]):
                 content = _Content(topic.id)
                 content.continues(topic, ends)
             is_new = content is not self._content
-            problem = self._read(content, ends, None if is_new else self._on_change)
+            try:
+                problem = self._read(content, ends, None if is_new else self._on_change)
+            except BaseException:
+                # guard: a table reads again what it may not have applied
+                self._reading = None  # KeyboardInterrupt: the reader may be ahead of the table
+                raise
             problem = problem or content.lacks_tombstones(self._described())
             if not problem:
                 self._publish(content)

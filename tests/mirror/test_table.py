@@ -170,6 +170,28 @@ def test_a_failing_callback_is_logged_and_does_not_stop_the_table(
     assert "on_change failed" in caplog.text
 
 
+def test_an_interrupted_refresh_loses_no_record(
+    log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str
+) -> None:
+    """The reader does not return a batch again, and the table has not applied it."""
+    interrupts = [KeyboardInterrupt()]
+    changes: list[Change] = []
+
+    def on_change(key: bytes, old: bytes | None, new: bytes | None) -> None:
+        changes.append((key, old, new))
+        if key == b"b" and interrupts:
+            raise interrupts.pop()
+
+    with log.table(topic, on_change=on_change, timeout_ms=2_000) as table:
+        producer.send_many(topic, [b"1", b"2", b"3"], keys=[b"a", b"b", b"c"], partition=0).result()
+        with pytest.raises(KeyboardInterrupt):
+            table.refresh()
+        put(producer, topic, d=b"4")
+        table.refresh()
+        assert dict(table.items()) == {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
+    assert sorted(changes) == [(key, None, value) for key, value in sorted(table.items())]
+
+
 def test_added_partitions_are_read(
     log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str
 ) -> None:
