@@ -36,6 +36,7 @@ from raftlog.transactions import (
     TransactionSettings,
     TransactionShard,
 )
+from raftlog.types import Offset
 
 logger = logging.getLogger(__name__)
 
@@ -324,10 +325,8 @@ class ActiveTransactions(LogShard[TransactionShard]):
         for name in step.ended:
             self._wake(name)
         if step.ending:
-            # Not before: a coordinator that replaces this one may decide otherwise.
-            decided = partial(self._decided, self._state, step.ending)
-            # guard: markers are sent once the decision is committed
-            self.host.when_committed(self._end, decided)
+            assert self._state is not None
+            self._when_decided(self._state, step.ending, self._end)
 
     def _discarded(self, reason: RaftlogError) -> None:  # noqa: ARG002 - requests find it
         for marking in self._marking.values():
@@ -339,12 +338,24 @@ class ActiveTransactions(LogShard[TransactionShard]):
 
     # -- markers -----------------------------------------------------------------------------------
 
-    def _decided(
-        self, state: TransactionShard | None, names: Iterable[str], error: RaftlogError | None
-    ) -> None:
-        if error is None and state is self._state:
+    def _when_decided(self, state: TransactionShard, names: Iterable[str], end: Offset) -> None:
+        """Send the markers once the log is committed up to ``end``: a coordinator that replaces
+        this one before may decide otherwise.
+        """
+
+        def decided(error: RaftlogError | None) -> None:
+            if state is not self._state or self.is_over:
+                return  # who coordinates them now sends them
+            if error is not None:
+                # The wait is over, and not the decision: the disk hangs.
+                # guard: a decision is waited for until it is committed
+                self._loop.call_later(PAUSE_SECONDS_MAX, self._when_decided, state, names, end)
+                return
             for name in names:
                 self._send(name)
+
+        # guard: markers are sent once the decision is committed
+        self.host.when_committed(end, decided)
 
     def _send(self, name: str) -> None:
         """Send the markers that are missing, and not under way."""

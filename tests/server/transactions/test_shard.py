@@ -9,6 +9,7 @@ import pytest
 
 from raftlog.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     ConcurrentTransactionsError,
     DiskFullError,
     LeaderNotAvailableError,
@@ -20,6 +21,7 @@ from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.server.transactions.shard import (
     BUSY_SECONDS,
+    PAUSE_SECONDS_MAX,
     TRIES_TOLD,
     ActiveTransactions,
     MarkedPart,
@@ -171,6 +173,25 @@ async def test_a_decision_is_told_and_carried_out_once_it_is_committed(s: Scene)
     sent = [(leader, marked.part, marked.number) for leader, marked, _ in shown.sent]
     assert sent == [(2, TransactionPart("t", *part), 1) for part in (A, B)]
     assert shown.sent[0][1].marker == Marker(77, 1, True, 5, True)
+
+
+@runs(play)
+async def test_a_decision_is_carried_out_though_the_disk_hung_before_it_was_committed(
+    s: Scene,
+) -> None:
+    """The waits of its responses fail, and nothing else would ever end the transaction."""
+    shown = await Shown(s, isr=ALL).ready()
+    shown.end()
+    await s.come_to_rest()
+    shown.host.disk_hangs()
+    await s.come_to_rest()
+    assert (shown.noted, shown.sent) == ([CommitUnknownError], [])
+    shown.commit()
+    await asyncio.sleep(PAUSE_SECONDS_MAX)
+    await s.come_to_rest()
+    assert [marked.part for _, marked, _ in shown.sent] == [
+        TransactionPart("t", *part) for part in (A, B)
+    ]
 
 
 @runs(play)
