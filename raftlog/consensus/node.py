@@ -202,15 +202,24 @@ class ConsensusNode:
         broker's state machine has applied it.
         """
         entry = bytes([transport.COMMAND]) + command
-        self._take(lambda now: self._propose(raft_id, entry, done, now, bound=False), done, now)
+        self._take(lambda now: self._propose(raft_id, entry, done, now, None), done, now)
 
     def seal(
-        self, raft_id: str, voters: Mapping[BrokerId, DirectoryId], done: Done, now: float
+        self,
+        raft_id: str,
+        voters: Mapping[BrokerId, DirectoryId],
+        done: Done,
+        now: float,
+        generation: int,
     ) -> None:
-        """End the group's generation. ``Applied`` has the number of the next one."""
+        """End the group's ``generation``. ``Applied`` has the number of the next one.
+
+        It has no effect if that generation has ended: ``voters``, with which the next one begins,
+        could be directories that were lost since the caller has decided.
+        """
         assert 0 < len(voters) <= VOTERS_MAX
         entry = transport.encode_seal(voters)
-        self._take(lambda now: self._propose(raft_id, entry, done, now, bound=True), done, now)
+        self._take(lambda now: self._propose(raft_id, entry, done, now, generation), done, now)
 
     def force_generation(
         self,
@@ -251,21 +260,26 @@ class ConsensusNode:
         self._inputs.append(lambda now: self._change(host, lambda: host.found(voters, base, now)))
         self._work(now)
 
-    def _propose(self, raft_id: str, entry: bytes, done: Done, now: float, *, bound: bool) -> Work:
+    def _propose(
+        self, raft_id: str, entry: bytes, done: Done, now: float, generation: int | None
+    ) -> Work:
+        """``generation``: of a seal, which is valid in no other one; None: of a command."""
         yield
         host = self._groups.get(raft_id)
         bytes_max = self._settings.command_bytes_max
         if host is None:
             self._refuse(done, "the group is not open on this broker")
-        elif not bound and len(entry) - 1 > bytes_max:
+        elif generation is None and len(entry) - 1 > bytes_max:
             self._refuse(done, f"command of {len(entry) - 1} bytes exceeds {bytes_max} bytes")
+        # guard: a seal ends the generation for which it was decided
+        elif generation not in (None, host.generation):
+            self._refuse(done, f"generation {generation} was sealed before it")
         elif self._proposals >= PROPOSALS_MAX:
             self._refuse(done, f"{PROPOSALS_MAX} proposals are waiting")
         else:
             self._number += 1
             self._proposals += 1
             deadline = now + self._settings.propose_timeout_ms / 1_000
-            generation = host.generation if bound else None
             host.proposals.add(Proposal(self._number, entry, done, deadline, generation))
             self._touch(host)
 

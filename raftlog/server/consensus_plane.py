@@ -159,9 +159,10 @@ class ConsensusPlane:
 
     def seal(self, raft_id: str, voters: Mapping[int, str], done: OutcomeDone) -> None:
         """End the group's generation; the next one has ``voters``. ``done`` is called as for a
-        command.
+        command. Raises ``KeyError`` for a group that is not open.
         """
-        self._propose(done, lambda once, now: self._node.seal(raft_id, voters, once, now))
+        known = self._node.status(raft_id).generation  # this may be queued behind its end
+        self._propose(done, lambda once, now: self._node.seal(raft_id, voters, once, now, known))
 
     async def propose(self, raft_id: str, command: bytes) -> object:
         """Propose a command and return the result of its application.

@@ -150,7 +150,8 @@ class Broker:
 
     def seal(self, voters: Mapping[int, str], raft_id: str = GROUP) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        self.node.seal(raft_id, voters, outcomes.append, self.network.now)
+        generation = self.node.status(raft_id).generation
+        self.node.seal(raft_id, voters, outcomes.append, self.network.now, generation)
         self.sync()
         return outcomes
 

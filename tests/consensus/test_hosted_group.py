@@ -118,6 +118,19 @@ def test_of_two_seals_one_counts() -> None:
     assert len(leader.status().voters) == 3
 
 
+def test_a_seal_that_was_decided_in_an_ended_generation_does_not_count() -> None:
+    """Its voters could have lost their directories, and been replaced, in between."""
+    network = opened()
+    leader = network.leader()
+    leader.seal(network.voters())
+    network.run(2)
+    outcomes: list[Outcome] = []
+    leader.node.seal(GROUP, {1: "lost"}, outcomes.append, network.now, 0)
+    network.run(2)
+    assert outcomes == [NotProposed("generation 0 was sealed before it")]
+    assert (leader.status().generation, len(leader.status().voters)) == (1, 3)
+
+
 def test_a_follower_that_missed_the_seal_is_offered_the_generation() -> None:
     network = opened()
     leader = network.leader()

@@ -94,12 +94,20 @@ class FakeNode:
         self._input("propose", group_id, command, now)
         self.done.append(done)
 
-    def seal(self, group_id: str, voters: Any, done: Callable[[Outcome], None], now: float) -> None:
-        self._input("seal", group_id, dict(voters), now)
+    def seal(
+        self,
+        group_id: str,
+        voters: Any,
+        done: Callable[[Outcome], None],
+        now: float,
+        generation: int,
+    ) -> None:
+        self._input("seal", group_id, dict(voters), now, generation)
         self.done.append(done)
 
     def status(self, group_id: str) -> Any:
-        return type("Status", (), {"role": self.role, "group_id": group_id})()
+        status = {"role": self.role, "group_id": group_id, "generation": 4}
+        return type("Status", (), status)()
 
     def leads(self, group_id: str) -> bool:
         return group_id in self.open and self.role == "leader"

@@ -65,7 +65,7 @@ async def test_every_input_reaches_the_node_with_the_loops_time(s: Scene) -> Non
         ("peer_down", 2, 2_000.0),
         ("open_group", "g", {1: "d"}, b"b", 2_000.0),
         ("force_generation", "g", {2: "e"}, 2_000.0, b"s", 7),
-        ("seal", "g", {3: "f"}, 2_000.0),
+        ("seal", "g", {3: "f"}, 2_000.0, 4),
         ("propose", "g", b"c", 2_000.0),
         ("close_group", "g", True),
     ]

@@ -1275,7 +1275,8 @@ class World:
             self.note(f"seal {raft_id} {outcome}")
             self.counts["seal"] += isinstance(outcome, Applied)
 
-        process.do(lambda: process.node.seal(raft_id, voters, answered, process.now))
+        known, _ = self.newest(raft_id)
+        process.do(lambda: process.node.seal(raft_id, voters, answered, process.now, known))
 
     def newest(self, raft_id: str) -> tuple[int, dict[int, str]]:
         """Return the newest generation on any disk, and its voters."""
