@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
@@ -69,6 +69,7 @@ class PartitionReader(PlainClient):
     """Client that reads partitions from given offsets. One thread at a time can use it."""
 
     NAME: ClassVar[str]  # in errors and as the name of the thread
+    HAS_STAND_IN: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -97,9 +98,8 @@ class PartitionReader(PlainClient):
         """
         arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
         host = host or ClientEnvironment()
-        self._core = ConsumerCore(
-            connection_settings(arguments), consumer_settings(arguments), host
-        )
+        settings = replace(consumer_settings(arguments), has_stand_in=self.HAS_STAND_IN)
+        self._core = ConsumerCore(connection_settings(arguments), settings, host)
         self._subscription = self._core.subscription
         self._take_thread(host, f"raftlog-{self.NAME.replace(' ', '-')}")
         self._core.attach(self._thread.schedule)
@@ -124,10 +124,13 @@ class PartitionReader(PlainClient):
 class BatchReader(PartitionReader):
     """Client that reads batches of partitions from given offsets on. A context manager.
 
-    One thread at a time can use it.
+    With ``read_from="leader"`` no other replica is read, also while there is no leader: each
+    replica removes marks of deleted keys at other times, and copies compare theirs with what the
+    leader has removed (``mirror.compacted``). One thread at a time can use it.
     """
 
     NAME = "batch reader"
+    HAS_STAND_IN = False
 
     def start(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read exactly these partitions, each from its offset on. Ends earlier reads.

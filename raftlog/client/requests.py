@@ -730,6 +730,9 @@ class ReplicaSelector:
             self._links.connection(link, now)  # reconnects
             if link.rejection is not None:
                 raise link.rejection
+        # guard: a copy of a compacted partition is read from leaders only
+        if not self._settings.has_stand_in:
+            return again_at
         stand_in_at = self._lost_at.setdefault(tp, now) + STAND_IN_AFTER_S
         if stand_in_at > now:
             return min(again_at, stand_in_at)

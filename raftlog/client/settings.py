@@ -247,6 +247,7 @@ class ConsumerSettings:
     read_from: ReadFrom = "leader"
     client_rack: str | None = None
     isolation: Isolation = "committed"
+    has_stand_in: bool = True  # whether another replica is read while the leader is unreachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

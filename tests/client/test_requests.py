@@ -726,6 +726,22 @@ async def test_without_a_leader_a_replica_stands_in(fake: FakeCluster, *, troubl
 
 
 @runs(run, brokers=3)
+async def test_without_a_leader_a_copy_waits_for_one(fake: FakeCluster) -> None:
+    topic = fake.create("t")
+    fill(fake, 2)
+    async with Rig(fake, has_stand_in=False) as rig:
+        assert await rig.read(2) == [0, 1]
+        fill(fake, 3)
+        topic.known_ends = {1: 5, 2: 5, 3: 5}
+        fake.kill(1)
+        await asyncio.sleep(10)
+        assert rig.subscription.next_chunk() is None
+        topic.leaders[0] = 2
+        assert await rig.read(3) == [2, 3, 4]
+        assert not any(replica_ok for _, replica_ok, _ in fetched_from(fake))
+
+
+@runs(run, brokers=3)
 async def test_a_stand_in_that_has_less_is_no_reason_to_begin_anew(fake: FakeCluster) -> None:
     topic = fake.create("t")
     fill(fake, 5)

@@ -8,6 +8,7 @@ import pytest
 
 from raftlog.client.administration.admin import AsyncAdmin
 from raftlog.server.broker import Broker
+from raftlog.testing.simulator import mirroring, transacting
 from raftlog.testing.simulator.faults import HANGS
 from raftlog.testing.simulator.scenario import Scenario, run
 from raftlog.testing.simulator.world import CLUSTER_SECRET, ClientMachine, World
@@ -47,6 +48,18 @@ def test_a_commit_of_before_a_member_joined_again_is_refused() -> None:
     scenario = Scenario.draw(41_982_882, mode="liveness", brokers=3, light=True, compacted=False)
     verdict = run(scenario)
     assert verdict.is_good, verdict.violations[:10]
+
+
+def test_a_backup_misses_no_tombstone_that_only_another_replica_has_removed() -> None:
+    """It read one replica, and asked the leader what had been removed."""
+    result = mirroring.run(mirroring.MirrorPlan.draw(4_173_745_218))
+    assert not result.violations
+
+
+def test_a_transaction_ends_though_the_disk_of_its_coordinator_hung() -> None:
+    """The decision was committed late, and its markers were never sent."""
+    result = transacting.run(transacting.TransactionPlan.draw(49))
+    assert not result.violations
 
 
 @pytest.mark.nightly
