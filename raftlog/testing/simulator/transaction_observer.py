@@ -22,9 +22,11 @@ from typing import Final, NamedTuple, TypeAlias
 from raftlog.consumer_groups.values import OffsetKey, OffsetValue, PendingKey, PendingValue
 from raftlog.consumer_groups.values import decode_key as decode_group_key
 from raftlog.consumer_groups.values import decode_value as decode_group_value
+from raftlog.errors import CorruptBatchError, DamagedLogError
 from raftlog.record import BatchHeader, decode_lists, split_checked
 from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.partition import Partition
+from raftlog.testing.disk import SimDisk, Stopped
 from raftlog.testing.simulator.loop import NodeLoop
 from raftlog.testing.simulator.observer import node_on
 from raftlog.testing.simulator.world import BrokerMachine, World
@@ -373,7 +375,7 @@ class TransactionObserver:
         if leader > tail.leader:
             self._tails[stream.part] = tail = _Tail(leader, stream.committed)
         if leader == tail.leader:
-            self._append(stream, tail, host)
+            self._append(machine.disk, stream, tail, host)
         while tail.batches and tail.batches[0].header.next_offset <= host.high_watermark:
             batch = tail.batches.popleft()
             if stream.name.topic == TRANSACTIONS_TOPIC:
@@ -382,19 +384,21 @@ class TransactionObserver:
             else:
                 self.model.committed(stream, batch)
 
-    def _append(self, stream: Stream, tail: _Tail, host: Partition) -> None:
+    def _append(self, disk: SimDisk, stream: Stream, tail: _Tail, host: Partition) -> None:
         while tail.end < host.log.log_end_offset:
-            for piece in host.read_uncommitted(start_offset=tail.end, bytes_max=LOG_BYTES_PER_READ):
-                for header, data in split_checked(piece):
-                    batch = Batch(header)
-                    if stream.name.topic in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC):
-                        records = decode_lists(data, check_crc=False)
-                        keys = (key or b"" for key in records.keys)
-                        batch = Batch(header, list(zip(keys, records.values, strict=True)))
-                    else:
-                        self.model.appended(stream, header)
-                    tail.batches.append(batch)
-                    tail.end = header.next_offset
+            found = _stored(disk, host, tail.end)
+            if not found:
+                break  # the process has ended, or what it has stored is corrupt
+            for header, data in found:
+                batch = Batch(header)
+                if stream.name.topic in (TRANSACTIONS_TOPIC, OFFSETS_TOPIC):
+                    records = decode_lists(data, check_crc=False)
+                    keys = (key or b"" for key in records.keys)
+                    batch = Batch(header, list(zip(keys, records.values, strict=True)))
+                else:
+                    self.model.appended(stream, header)
+                tail.batches.append(batch)
+                tail.end = header.next_offset
 
     def _check_replica(self, name: str, stream: Stream, host: Partition) -> None:
         log, who = host.log, f"{name}, {stream.name}"
@@ -439,3 +443,16 @@ class TransactionObserver:
         wrong -= {each[:3] for each in ended if each.last_data < start}
         if wrong:
             self._violated("ABORTED-LIST", f"{name}, {stream.name} from {start}: {sorted(wrong)}")
+
+
+def _stored(disk: SimDisk, host: Partition, start: Offset) -> list[tuple[BatchHeader, memoryview]]:
+    """Return the next batches of a log, read without the faults that wait for the broker."""
+    faults, before = disk.faults, disk.before
+    disk.faults, disk.before = [], None
+    try:
+        pieces = host.read_uncommitted(start_offset=start, bytes_max=LOG_BYTES_PER_READ)
+        return [each for piece in pieces for each in split_checked(piece)]
+    except (Stopped, DamagedLogError, CorruptBatchError):
+        return []
+    finally:
+        disk.faults, disk.before = faults, before
