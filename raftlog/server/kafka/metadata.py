@@ -12,6 +12,7 @@ from raftlog.errors import (
     ClusterNotReadyError,
     InvalidRequestError,
     RaftlogError,
+    ThrottledError,
     UnknownTopicError,
 )
 from raftlog.kafka import api, codec, errors
@@ -251,11 +252,21 @@ def _requested(
                 code = errors.UNKNOWN_TOPIC_ID
             elif may_create and context.topics.colliding(wanted.name) is not None:
                 code = errors.INVALID_TOPIC  # a topic that Kafka does not create
-            elif may_create and create_soon(context, wanted.name, request.client_id):
+            elif may_create and _create_soon(context, wanted.name, request.client_id):
                 code = errors.LEADER_NOT_AVAILABLE  # the client repeats the request
         name = _shown_name(request, wanted)
         return _Metadata.MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id)
     return (yield from _topic(context, topic, operations))
+
+
+def _create_soon(context: BrokerContext, name: str, client_id: str) -> bool:
+    """``create_soon``. While too many changes are pending, a later request of the client does it:
+    the other topics of this one are described all the same.
+    """
+    try:
+        return create_soon(context, name, client_id)
+    except ThrottledError:
+        return True
 
 
 def _topic(

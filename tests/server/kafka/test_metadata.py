@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
@@ -332,6 +333,21 @@ def test_a_topic_is_created_by_metadata(kafka_client: KafkaClient) -> None:
         codes.append(kafka_client.ask(apis.METADATA, 4, wanted("made")).topics[0].error_code)
     assert set(codes) == {errors.LEADER_NOT_AVAILABLE, errors.NONE}
     assert len(kafka_client.ask(apis.METADATA, 4, wanted("made")).topics[0].partitions) == 1
+
+
+def test_a_topic_that_cannot_be_created_yet_hides_no_others(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kafka_broker.client() as native:
+        native.create("exists")
+    asked = wanted("later")
+    asked.topics = [*wanted("exists").topics, *asked.topics]
+    monkeypatch.setattr(limits, "ADMIN_REQUESTS_PENDING_MAX", 0)
+    codes = [each.error_code for each in kafka_client.ask(apis.METADATA, 4, asked).topics]
+    assert codes == [errors.NONE, errors.LEADER_NOT_AVAILABLE]
+    monkeypatch.undo()
+    while kafka_client.ask(apis.METADATA, 4, asked).topics[1].error_code:
+        pass
 
 
 def test_metadata_has_a_topic_once(kafka_client: KafkaClient) -> None:
