@@ -558,7 +558,7 @@ def _shared(
 ) -> _Found:
     """Return the requested settings of a resource, out of ``known`` if another one has the same."""
     names = resource.configuration_keys
-    wanted = None if names is None else frozenset(names)
+    wanted = frozenset(names) if names else None  # an empty list is for all, as in Kafka
     key: Hashable = (resource.resource_type, resource.resource_name, wanted)
     if resource.resource_type == TOPIC:
         topic = context.topics.topic(resource.resource_name)

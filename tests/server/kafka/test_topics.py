@@ -55,6 +55,13 @@ def test_all_settings_of_a_topic(kafka_client: KafkaClient, kafka_broker: Runnin
     assert all(each.documentation for each in found.values())
     one = describe(kafka_client, TOPIC, name, "retention.ms")
     assert [each.name for each in one.configs] == ["retention.ms"]
+    resource = Describe.DescribeConfigsResource(
+        resource_type=TOPIC, resource_name=name, configuration_keys=[]
+    )
+    (every,) = kafka_client.ask(
+        apis.DESCRIBE_CONFIGS, 4, Describe.root(resources=[resource])
+    ).results
+    assert {each.name for each in every.configs} == found.keys(), "as in Kafka"
 
 
 def test_settings_of_the_broker_without_secrets(kafka_client: KafkaClient) -> None:
