@@ -348,7 +348,8 @@ def handle_markers(context: BrokerContext, request: KafkaRequest, reply: KafkaRe
             each.producer_id,
             each.producer_epoch,
             each.transaction_result,
-            each.coordinator_epoch,
+            # As DescribeProducers shows it of a producer without a marker: as `kafka-transactions`.
+            0 if each.coordinator_epoch == NO_EPOCH else each.coordinator_epoch,
             request.version >= 2 and each.transaction_version >= BUMPING_VERSION,
         )
         try:

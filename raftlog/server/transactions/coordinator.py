@@ -20,6 +20,7 @@ from raftlog.errors import (
     BrokerUnavailableError,
     ConcurrentTransactionsError,
     InvalidProducerMappingError,
+    InvalidRequestError,
     LeaderNotAvailableError,
     RaftlogError,
     RequestTimedOutError,
@@ -333,8 +334,13 @@ class TransactionCoordinator:
 
     def write_marker(self, topic: str, partition: int, marker: Marker, done: Acknowledge) -> None:
         """Write the marker of an operator, who ends a transaction that hangs. Raises the errors of
-        ``Partition.append_marker``, and ``InvalidTopicError``.
+        ``Partition.append_marker``, ``InvalidTopicError`` and ``InvalidRequestError``.
         """
+        if min(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) < 0:
+            raise InvalidRequestError(
+                f"a marker for producer {marker.producer_id} with epoch {marker.producer_epoch} of "
+                f"coordinator epoch {marker.coordinator_epoch}: none of them is negative"
+            )
         host = self._context.topics.host(topic, partition)
         if topic == OFFSETS_TOPIC:  # the offsets that are pending there are no records yet
             host.check_leading()

@@ -319,6 +319,44 @@ def test_an_operator_writes_a_marker(client: TransactionalClient, topic: str) ->
     assert client.read(topic).last_stable_offset == 2
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"coordinator_epoch": -1}, errors.NONE),  # as DescribeProducers shows it
+        ({"coordinator_epoch": -2}, errors.INVALID_REQUEST),
+        ({"producer_epoch": -1}, errors.INVALID_REQUEST),
+        ({"producer_id": -1, "producer_epoch": -1}, errors.INVALID_REQUEST),
+    ],
+    ids=str,
+)
+def test_an_operator_writes_no_marker_that_cannot_be(
+    kafka_broker: RunningBroker, fields: dict[str, int], code: int
+) -> None:
+    """What is right in the request has its own outcome."""
+    client = TransactionalClient(kafka_broker.address)
+    with kafka_broker.client() as native:
+        native.create(topic := "-".join(f"{name}{value}" for name, value in fields.items()), 2)
+    structs = codec.structs("request", apis.WRITE_TXN_MARKERS.key)
+    marker: dict[str, Any] = {
+        "producer_id": 5,
+        "producer_epoch": 1,
+        "transaction_version": BUMPING_VERSION,
+    }
+    wanted = [
+        structs.WritableTxnMarker(
+            **{**marker, **more},
+            topics=[structs.WritableTxnMarkerTopic(name=topic, partition_indexes=[number])],
+        )
+        for number, more in enumerate(({}, fields))
+    ]
+    answer = client.ask(apis.WRITE_TXN_MARKERS, 2, message(apis.WRITE_TXN_MARKERS, markers=wanted))
+    codes = [each.topics[0].partitions[0].error_code for each in answer.markers]
+    assert codes == [errors.NONE, code]
+    ends = [client.read(topic, number).high_watermark for number in (0, 1)]
+    assert ends == [1, int(code == errors.NONE)]
+    client.close()
+
+
 def test_an_operator_writes_no_marker_into_an_internal_topic(
     client: TransactionalClient, topic: str
 ) -> None:
