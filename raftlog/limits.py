@@ -119,6 +119,8 @@ HEARTBEAT_WAIT_MS_MAX: Final = 60_000
 INITIAL_REBALANCE_DELAY_MS: Final = 3_000  # Kafka's group.initial.rebalance.delay.ms
 CLASSIC_PROTOCOLS_MAX: Final = 100  # assignors that a member of a classic group offers
 CLASSIC_METADATA_BYTES_MAX: Final = MIB  # a subscription, or an assignment
+# All subscriptions of a member, with its assignors' names: they and its assignment are one record.
+CLASSIC_MEMBER_BYTES_MAX: Final = 6 * MIB
 CLASSIC_GROUP_BYTES_MAX: Final = 8 * MIB  # all subscriptions, or all assignments, of a group
 GROUP_ANSWERS_WAITING_MAX: Final = 10_000  # for one partition's log, without waiting heartbeats
 COORDINATOR_LOOKUPS_MAX: Final = 10_000  # that wait for the creation of an internal topic

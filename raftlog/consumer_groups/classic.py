@@ -428,6 +428,13 @@ class ClassicGroup:
                 f"join of group {self.id!r} with {len(join.protocols)} protocols: the maximum is "
                 f"{limits.CLASSIC_PROTOCOLS_MAX}"
             )
+        size = sum(len(name.encode()) + len(metadata) for name, metadata in join.protocols)
+        # guard: a classic member and its assignment fit one record
+        if size > limits.CLASSIC_MEMBER_BYTES_MAX:
+            raise InvalidRequestError(
+                f"join of group {self.id!r} with {size} bytes of subscriptions. The maximum is "
+                f"{limits.CLASSIC_MEMBER_BYTES_MAX}"
+            )
         others = [member for member in self.members.values() if member is not old]
         in_use = sum(member.protocol_bytes for member in others)
         _check_bytes(self.id, (metadata for _, metadata in join.protocols), in_use=in_use)

@@ -38,6 +38,8 @@ from raftlog.errors import (
     RebalanceInProgressError,
     UnknownMemberError,
 )
+from raftlog.server.groups.coordinator import MESSAGE_BYTES_MAX
+from raftlog.server.log_shard import BATCH_OVERHEAD_BYTES
 from raftlog.testing.kafka_wire import assignment, subscription
 from tests.consumer_groups.scene import (
     GROUP,
@@ -299,6 +301,23 @@ def test_all_subscriptions_of_a_group_are_bounded() -> None:
         scene.enter(f"m{number}", big)
     with pytest.raises(InvalidRequestError, match="in total"):
         scene.enter("m8", big)
+
+
+def test_a_member_and_its_assignment_fit_one_record() -> None:
+    """Else the log rejects the record, and all groups of the coordinator are loaded again."""
+    scene = ClassicScene()
+    size = limits.CLASSIC_METADATA_BYTES_MAX
+    most = [(name, bytes(size - 32)) for name in ("range", *"bcdef")]
+    with pytest.raises(InvalidRequestError, match="of subscriptions"):
+        scene.enter("a", *most, ("g" * 256, b""))
+    assert scene.shard.list() == []
+    instance = "i" * limits.INSTANCE_ID_CHARS_MAX
+    assert scene.enter("a", *most, instance=instance) is not None
+    given = (("a", bytes(size)),)
+    sync = Sync(group=GROUP, member_id="a", generation=1, instance_id=instance, assignments=given)
+    records = scene.shard.sync(sync, now=scene.now, now_ms=scene.now_ms).records
+    sizes = [len(each.value or b"") + BATCH_OVERHEAD_BYTES for each in records]
+    assert 7 * size - 1_000 < max(sizes) < MESSAGE_BYTES_MAX
 
 
 # -- static members --------------------------------------------------------------------------------
