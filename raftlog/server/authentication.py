@@ -119,11 +119,12 @@ class BrokerTokens:
                 await asyncio.sleep(limits.JWKS_RETRY_S)
 
     async def load(self) -> None:
-        """Load the keys now."""
+        """Load the keys now. After any error, the loaded ones stay in use."""
         try:
             self._keys.set(await asyncio.to_thread(read, self._url))
-        except (OSError, ValueError) as error:
-            logger.warning("keys of the identity provider not loaded: error=%s", error)
+        except Exception as error:  # noqa: BLE001 - another server has caused it
+            # Not only ``OSError``: http.client raises others, as for a body that is cut off.
+            logger.warning("keys of the identity provider not loaded: error=%r", error)
         self._loaded_at = self._loop.time()
 
 

@@ -384,6 +384,37 @@ def test_keys_over_https(
     asyncio.run(use())
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", id="cut"),
+        pytest.param(b"220 mail.example ESMTP\r\n", id="no HTTP"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, id="deep"),
+    ],
+)
+def test_no_answer_of_a_provider_ends_the_loading_of_keys(answer: bytes, tmp_path: Path) -> None:
+    """Else the keys of the broker stay those of before, also when the provider has new ones."""
+    path, now = tmp_path / "jwks.json", time.time()
+    write(path, PROVIDER)
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def use() -> None:
+        config = BrokerConfig(sasl_oauthbearer_jwks_endpoint_url=path.as_uri())
+        tokens = BrokerTokens(config, asyncio.get_running_loop())
+        async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            tokens._url = f"http://{host}:{port}/keys"
+            await tokens.load()
+        assert verified(tokens, PROVIDER.token(now)) == "alice"
+
+    asyncio.run(use())
+
+
 class Elsewhere(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/keys":
