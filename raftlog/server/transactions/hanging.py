@@ -177,7 +177,13 @@ class HangingTransactions:
 
     async def _ask_here(self, parts: list[OpenPart]) -> TransactionOwnersResponse:
         answered: asyncio.Future[TransactionOwnersResponse] = self._context.loop.create_future()
-        self.answer(parts, answered.set_result)
+
+        def done(response: TransactionOwnersResponse) -> None:
+            # An error here would take the answers of others that wait for the same confirmation.
+            if not answered.done():  # it was given up after ``ASK_SECONDS``
+                answered.set_result(response)
+
+        self.answer(parts, done)
         async with asyncio.timeout(ASK_SECONDS):
             return await answered
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from raftlog.errors import (
 )
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
+from raftlog.server.transactions.hanging import HangingTransactions
 from raftlog.server.transactions.shard import (
     BUSY_SECONDS,
     PAUSE_SECONDS_MAX,
@@ -373,3 +375,21 @@ async def test_who_waits_learns_that_another_broker_leads(s: Scene) -> None:
     shown.shard.close(BrokerUnavailableError("the broker stops"))
     await s.come_to_rest()
     assert len(shown.noted) == 1
+
+
+@runs(play)
+async def test_a_check_that_was_given_up_takes_no_answer_from_others(s: Scene) -> None:
+    """A check of open transactions waits for a limited time, and its answer comes all the same."""
+    shown = await Shown(s).ready()
+    shown.questions = []
+    context: Any = SimpleNamespace(
+        loop=s.loop, config=SimpleNamespace(transaction_max_timeout_ms=60_000)
+    )
+    hanging = HangingTransactions(context, lambda: [shown.shard])
+    with pytest.raises(TimeoutError):
+        await hanging._ask_here([(77, A)])
+    shown.shard.ask(lambda state: state.view("x").status, shown.noted.append, shown._failed)
+    while shown.questions:
+        shown.questions.pop(0)(None)
+    assert shown.noted == ["ongoing"]
+    await hanging.stop()
