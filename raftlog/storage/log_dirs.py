@@ -114,13 +114,12 @@ class LogDir:
     def probe(self) -> None:
         """Fail this directory if its path does not lead to it, or if it cannot be written. Blocks
         while its disk hangs, also one without other work. Any thread may call."""
-        self.check_place()
-        if self.failure:
-            return
         try:
-            self._disk.write_atomic(f"{self.path}/probe", b"")
+            self.check_place()
+            if not self.failure:
+                self._disk.write_atomic(f"{self.path}/probe", b"")
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_ROOM:  # else another probe tells
                 self.contain(error)
 
     def has_surplus(self) -> bool:

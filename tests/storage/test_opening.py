@@ -966,6 +966,28 @@ def test_a_full_disk_is_no_failed_one() -> None:
     assert not log.is_offline
 
 
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("read", errno.EMFILE),
+        ("read", errno.ENFILE),
+        ("create", errno.EMFILE),
+        ("create", errno.ENOSPC),
+    ],
+)
+def test_a_probe_without_room_or_descriptors_tells_nothing(operation: str, code: int) -> None:
+    """An error would end the broker's watch of the disk, until its next start."""
+    disk = sim_disk()
+    (log_dir,) = filled(disk, MORE).log_dirs.further
+    disk.faults.append(Fault({operation}, code, path=f"{MORE}/*"))
+    log_dir.probe()
+    assert not disk.faults[0].times
+    assert not log_dir.failure
+    disk.lose(MORE)
+    log_dir.probe()
+    assert log_dir.failure
+
+
 def test_a_directory_that_is_gone_is_not_made_again() -> None:
     """Its path may lead to the disk below the mount point now."""
     disk = sim_disk()
