@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from raftlog import Consumer
+from raftlog import Admin, Consumer
 from raftlog.clock import SystemClock
 from raftlog.disk import OsDisk
 from raftlog.errors import (
@@ -231,6 +231,7 @@ def copy_records(
                 copy_spans(consumer, spans, **printing)
             else:
                 with files:
+                    files.claim(topic_id(bootstrap, topic))
                     spans = {
                         tp: files.continued(tp, spans[tp], extent)
                         for tp, extent in extents_of(consumer, partitions).items()
@@ -238,6 +239,12 @@ def copy_records(
                     copy_spans(consumer, spans, files=files, **printing)
     if interrupt is not None:
         raise interrupt
+
+
+def topic_id(bootstrap: str, topic: str) -> str:
+    with Admin(bootstrap) as admin:
+        (described,) = admin.describe_topics([topic], partitions=range(1))
+    return described.id
 
 
 def _group_reset(group: str, offsets: Offsets | None) -> str:
@@ -487,7 +494,8 @@ class RecordFiles:
 
     The name of a complete file has the offsets of its first and last record: the names are the
     position from which the next run continues. A file that is not complete is deleted by the next
-    run, which reads its records again. ``monotonic``: returns seconds.
+    run, which reads its records again. The file .TOPIC.id has the ID of the topic, so that a topic
+    that was created again is not continued. ``monotonic``: returns seconds.
     """
 
     def __init__(
@@ -504,7 +512,7 @@ class RecordFiles:
         self._bytes_max, self._seconds_max = bytes_max, seconds_max
         self._monotonic = monotonic
         self._open: dict[int, RecordFile] = {}
-        self._ends: dict[int, Offset] = {}  # of the complete files, by partition
+        self._ends: dict[int, Offset] = {}  # of the records in files, by partition
         self._is_whole = True  # the files end with a complete record
 
     def __enter__(self) -> RecordFiles:
@@ -536,6 +544,20 @@ class RecordFiles:
             each.file.close()
         self._lock.release()
 
+    def claim(self, topic_id: str) -> None:
+        """Note the ID of the topic. Raises ``InvalidRequestError`` if the files are of another."""
+        noted = self._directory / f".{self._topic}.id"
+        known = noted.read_text().strip() if noted.exists() else ""
+        # guard: files of records are continued with records of the same topic
+        if known not in {"", topic_id} and self._ends:
+            raise InvalidRequestError(
+                f"{self._directory} has records of {self._topic} with the ID {known}, and this "
+                f"topic has the ID {topic_id}: it was created again, or is in another cluster. Use "
+                f"another directory. If its records are the same, as in a mirror, delete {noted}"
+            )
+        if known != topic_id:
+            OsDisk(pooled_files_max=1).write_atomic(str(noted), f"{topic_id}\n".encode())
+
     def continued(self, tp: TopicPartition, span: Span, extent: Extent) -> Span:
         """Return ``span`` from where the files of the partition end. ``extent``: of its log.
 
@@ -558,10 +580,18 @@ class RecordFiles:
         return Span(max(start, extent.beginning), span.stop)
 
     def write(self, records: Sequence[ConsumerRecord], to_bytes: Formatter) -> None:
-        """Append records, each to the file of its partition. Completes the files that are due."""
+        """Append records, each to the file of its partition. Completes the files that are due.
+
+        Raises ``InvalidRequestError`` at a record that does not follow those of its partition.
+        """
+        earlier = None
         with HeldInterrupt() as held:
             self._is_whole = False
             for record in records:
+                # guard: a record in a file follows those before it
+                if record.offset < self._ends.get(record.partition, 0):
+                    earlier = record
+                    break
                 self._append(record, to_bytes(record))
             for each in self._open.values():
                 each.file.flush()
@@ -572,6 +602,13 @@ class RecordFiles:
                     self._complete(number)
         if held.has_come is not None:
             raise held.has_come
+        if earlier is not None:
+            raise InvalidRequestError(
+                f"{self._directory} has records of {earlier.topic}:{earlier.partition} up to "
+                f"offset {self._ends[earlier.partition] - 1}, and the next one has the offset "
+                f"{earlier.offset}: the topic was created again, or its log was truncated. Use "
+                "another directory"
+            )
 
     def _append(self, record: ConsumerRecord, line: bytes) -> None:
         current = self._open.get(record.partition)
@@ -585,6 +622,7 @@ class RecordFiles:
         current.file.write(line)
         current.size += len(line)
         current.last = record.offset
+        self._ends[record.partition] = record.offset + 1
 
     def _complete(self, partition: int) -> None:
         """Make the file durable, then give it its final name."""

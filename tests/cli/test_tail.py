@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog import Consumer, Producer
+from raftlog import Admin, Consumer, NewTopic, Producer
 from raftlog.errors import BrokerUnavailableError, InvalidRequestError
 from raftlog.testing.cluster import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition
@@ -656,6 +656,42 @@ def test_a_file_that_could_not_be_written_is_not_completed(tmp_path: Path) -> No
         files.write([record_of(b"a", 0)], format_values)
         files.write([record_of(b"b", 1)], fail)
     assert names(tmp_path) == ["t-0-~000.part"]
+
+
+def test_files_of_one_topic_get_no_records_of_another(tmp_path: Path) -> None:
+    with files_in(tmp_path) as files:
+        files.claim("one")
+        files.claim("two")  # the directory has no records yet
+        files.write([record_of(b"a", 5)], format_values)
+        with pytest.raises(InvalidRequestError, match="up to offset 6, and the next one has the"):
+            files.write([record_of(b"b", 6), record_of(b"c", 0)], format_values)
+    assert names(tmp_path) == ["t-0-~005-~006.log"]
+    with files_in(tmp_path) as files:
+        files.claim("two")
+        with pytest.raises(InvalidRequestError, match="with the ID two, and this topic has the ID"):
+            files.claim("three")
+
+
+@pytest.mark.integration
+def test_a_topic_that_was_created_again_is_not_continued(
+    raftlog: Raftlog, bootstrap: str, tmp_path: Path
+) -> None:
+    """The new log is longer than the files: its first records would be missing in them."""
+    to = ["tail", "again", "--to", tmp_path]
+
+    def create(count: int) -> None:
+        with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+            admin.create_topics([NewTopic("again", 1)])
+            producer.send_many("again", [b"x"] * count).result(20)
+
+    create(2)
+    assert raftlog(*to).status == 0
+    with Admin(bootstrap) as admin:
+        admin.delete_topics(["again"])
+    create(5)
+    ran = raftlog(*to)
+    assert (ran.status, "it was created again" in ran.err) == (1, True)
+    assert [path.name[-8:] for path in tmp_path.glob("*.log")] == ["0001.log"]
 
 
 @pytest.mark.integration
