@@ -855,6 +855,8 @@ _SCALARS: Final = (
     *("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
     *("", "", "bytes", "uint32", "", "sfixed32", "sfixed64", "sint32", "sint64"),
 )  # by FieldDescriptorProto.Type - 1
+_STRING: Final = _SCALARS.index("string") + 1
+_BYTES: Final = _SCALARS.index("bytes") + 1
 _KNOWN_FILES: Final = {
     f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
     for name in (
@@ -1045,10 +1047,9 @@ class _ProtoReader:
             if option.name == "packed" and isinstance(option.value, bool):
                 one.options.packed = option.value
             elif option.name == "json_name":
-                one.json_name = str(option.value).strip("\"'")
+                one.json_name = _unescaped(option.value).decode()
             elif option.name == "default" and not self._is_proto3:
-                value = getattr(option.value, "name", option.value)
-                one.default_value = str(value).lower() if isinstance(value, bool) else str(value)
+                one.default_value = _default(one, option.value)
         return one
 
     def _map(self, target: Any, tree: Any) -> None:
@@ -1075,6 +1076,26 @@ class _ProtoReader:
             first, _, last = each.partition(" to ")
             end = (1 << 29) - 1 if last.strip() == "max" else int(last or first)
             target.reserved_range.add(start=int(first), end=end + 1)
+
+
+def _default(one: Any, value: Any) -> str:
+    """Return the default of a field as a FieldDescriptorProto has it."""
+    if one.type == _STRING:
+        return _unescaped(value).decode()
+    if one.type == _BYTES:
+        return _escaped(_unescaped(value))
+    value = getattr(value, "name", value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unescaped(text: str) -> bytes:
+    """Return the bytes of a string in a .proto file, such as ``a\\n\\x01``."""
+    return bytes(library("google.protobuf.text_encoding").CUnescape(text))
+
+
+def _escaped(data: bytes, *, is_text: bool = False) -> str:
+    """Return the inverse of ``_unescaped``. ``is_text``: without escapes of UTF-8."""
+    return str(library("google.protobuf.text_encoding").CEscape(data, is_text))
 
 
 def _set_type(one: Any, kind: str) -> None:
@@ -1149,13 +1170,24 @@ def _printed_field(proto: Any, entries: Mapping[str, Any], *, is_proto3: bool) -
     label = {1: "" if is_plain else "optional ", 2: "required ", 3: "repeated "}[proto.label]
     options = []
     if proto.HasField("default_value"):
-        is_string = proto.type in (9, 12)
-        shown = json.dumps(proto.default_value) if is_string else proto.default_value
-        options.append(f"default = {shown}")
+        shown = proto.default_value
+        if proto.type == _STRING:
+            shown = _escaped(shown.encode(), is_text=True)
+        options.append(
+            f'default = "{shown}"' if proto.type in (_STRING, _BYTES) else f"default = {shown}"
+        )
+    if proto.HasField("json_name") and proto.json_name != _json_name(proto.name):
+        options.append(f'json_name = "{_escaped(proto.json_name.encode(), is_text=True)}"')
     if proto.options.HasField("packed"):
         options.append(f"packed = {str(proto.options.packed).lower()}")
     tail = f" [{', '.join(options)}]" if options else ""
     return f"{label}{_printed_type(proto)} {proto.name} = {proto.number}{tail};"
+
+
+def _json_name(name: str) -> str:
+    """Return the name that a field has in JSON without an option, as protoc does."""
+    first, *others = name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in others)
 
 
 def _printed_type(proto: Any) -> str:

@@ -262,6 +262,31 @@ def test_protobuf_survives_its_serialized_form_and_its_own_text() -> None:
     assert fields["e"].enum_type.full_name == "a.b.M.E"
 
 
+def test_names_in_json_and_texts_of_protobuf_are_kept() -> None:
+    text = r"""syntax = "proto2"; message M {
+        optional string a_b = 1 [json_name = "a\"c", default = "x\"y\\z\n\xc3\xa9é"];
+        optional bytes b = 2 [default = "\001\xffa"];
+        optional bool c = 3 [default = true];
+        optional float d = 4 [default = inf];
+        optional E e = 5 [default = B, json_name = "e"];
+        enum E { A = 0; B = 1; } }"""
+    parsed = parse(PROTOBUF, text)
+    again = parse(PROTOBUF, formats.serialized(parsed))
+    assert again.text == parsed.normal == parse(PROTOBUF, parsed.normal).normal
+    for each in (parsed, again, parse(PROTOBUF, parsed.normal)):
+        fields = each.model.file.message_types_by_name["M"].fields_by_name
+        assert fields["a_b"].json_name == 'a"c'
+        assert fields["a_b"].default_value == 'x"y\\z\néé'
+        assert fields["b"].default_value == b"\x01\xffa"
+        assert (fields["c"].default_value, fields["d"].default_value) == (True, float("inf"))
+        assert fields["e"].default_value == 1
+    without = parse(PROTOBUF, text.replace('json_name = "a\\"c", ', ""))
+    assert without.normal != parsed.normal
+    assert parse(PROTOBUF, text.replace(', json_name = "e"', "")).normal == parsed.normal
+    with pytest.raises(SchemaError):
+        parse(PROTOBUF, text.replace(r"\n\xc3\xa9", r"\xff"))
+
+
 def test_references_resolve_by_name() -> None:
     named = [("R", json.dumps(record(field("a", "int"))))]
     root = parse(AVRO, json.dumps(record(field("r", "R"), name="Q")), named).model.root
