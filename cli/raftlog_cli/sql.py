@@ -295,8 +295,22 @@ Rows = Iterator[tuple[Any, ...]]
 
 def rows_of(result: Result, convert: Callable[[Any], Any]) -> Rows:
     for batch in result.batches:
-        columns = [map(convert, column.to_pylist()) for column in batch.columns]
+        columns = [
+            map(convert, _values_of(name, column))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
         yield from zip(*columns, strict=True)
+
+
+def _values_of(name: str, column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError) as error:  # such as of DATE 'infinity'
+        quoted = '"' + name.replace('"', '""') + '"'
+        raise Failed(
+            f"column {name}: {error}. Dates and times outside of the years 1 to 9999 can be "
+            f"written as text: CAST({quoted} AS VARCHAR)"
+        ) from error
 
 
 def write_table(result: Result, stream: TextIO) -> None:
@@ -320,7 +334,7 @@ def write_table(result: Result, stream: TextIO) -> None:
 def write_json(result: Result, stream: TextIO) -> None:
     names = unique(result.schema.names)
     for row in rows_of(result, to_plain):
-        print(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False), file=stream)
+        print(to_json(dict(zip(names, row, strict=True))), file=stream)
 
 
 def write_csv(result: Result, stream: TextIO) -> None:
@@ -374,18 +388,16 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value of a result for JSON. Numbers that JSON has not become texts."""
+    """Return a value of a result for ``to_json``. Numbers that JSON has not become texts."""
     if isinstance(value, bytes):
         return bytes_to_json(value)
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)  # such as the sum of integers
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
         return {str(key): to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool | int | float | Decimal):
         return value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
@@ -397,4 +409,17 @@ def to_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     plain = to_plain(value)
-    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)
+    return to_json(plain) if isinstance(plain, dict | list | Decimal) else str(plain)
+
+
+def to_json(plain: Any) -> str:
+    """Return a result of ``to_plain`` as JSON: a decimal is a number with all of its digits."""
+    try:
+        return json.dumps(plain, ensure_ascii=False)
+    except TypeError:  # it has decimals
+        pass
+    if isinstance(plain, Decimal):
+        return f"{plain:f}"
+    if isinstance(plain, dict):
+        return f"{{{', '.join(f'{to_json(key)}: {to_json(each)}' for key, each in plain.items())}}}"
+    return f"[{', '.join(map(to_json, plain))}]"

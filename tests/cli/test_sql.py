@@ -141,6 +141,8 @@ def test_a_link_a_pipe_and_permissions_are_kept(query: Query, tmp_path: Path) ->
         (["SELECT 1", "--follow"], 2, "Use Spark Structured Streaming"),
         (["SELECT 1", "--format", "parquet"], 2, "requires --output"),
         (["SELECT 1", "--format", "csv", "--json"], 2, "cannot be combined"),
+        (["SELECT DATE 'infinity' AS \"d\""], 1, 'as text: CAST("d" AS VARCHAR)'),
+        (["SELECT [TIMESTAMP '20000-01-01'] AS t", "--json"], 1, "column t: date value out of ran"),
         (["SELECT * FROM '/x/y.parquet'"], 1, "No files found"),
         (
             ['SELECT * FROM "my-topic"', "--value", "text"],
@@ -219,23 +221,29 @@ def test_a_table_has_a_limit_of_rows_and_says_so(
 
 
 @pytest.mark.parametrize(
-    ("value", "plain", "text"),
+    ("value", "shown", "text"),
     [
-        (float("nan"), "nan", "nan"),
-        ({"a": [b"\xff"]}, {"a": [{"base64": "/w=="}]}, '{"a": [{"base64": "/w=="}]}'),
+        (float("nan"), '"nan"', "nan"),
+        ({"a": [b"\xff"]}, '{"a": [{"base64": "/w=="}]}', '{"a": [{"base64": "/w=="}]}'),
         (Decimal("1.50"), "1.50", "1.50"),
-        (Decimal(1 << 70), 1 << 70, str(1 << 70)),
+        (Decimal("2.00"), "2.00", "2.00"),  # as numbers: all values of a column have one type
+        (
+            [Decimal("0.00000001"), {"é": Decimal(-3)}],
+            '[0.00000001, {"é": -3}]',
+            '[0.00000001, {"é": -3}]',
+        ),
+        (Decimal(1 << 70), str(1 << 70), str(1 << 70)),
         (
             datetime(2026, 1, 1, tzinfo=UTC),
-            "2026-01-01T00:00:00+00:00",
+            '"2026-01-01T00:00:00+00:00"',
             "2026-01-01T00:00:00+00:00",
         ),
-        (None, None, ""),
-        (True, True, "True"),
+        (None, "null", ""),
+        (True, "true", "True"),
     ],
 )
-def test_every_value_has_a_form_in_json_and_as_text(value: Any, plain: Any, text: str) -> None:
-    assert (sql.to_plain(value), sql.to_text(value)) == (plain, text)
+def test_every_value_has_a_form_in_json_and_as_text(value: Any, shown: str, text: str) -> None:
+    assert (sql.to_json(sql.to_plain(value)), sql.to_text(value)) == (shown, text)
 
 
 @pytest.mark.integration
