@@ -37,6 +37,7 @@ _PREFIX: Final = b'{"r":'
 _SUFFIX: Final = b"}\n"
 _BLOCK_BYTES: Final = limits.MIB  # Arrow parses blocks in parallel
 _SHOWN_BYTES_MAX: Final = 80  # of a value in an error
+_INT64_END: Final = 1 << 63
 
 
 class JsonDecoder:
@@ -79,6 +80,7 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
     """Return the fields of JSON objects, in the order of their appearance; None without a value.
 
     Times are text, because only some of the values may have the format that Arrow recognizes.
+    Whole numbers from 2^63 on are unsigned, if none is negative: Arrow alone would round them.
 
     Raises ``BadValueError`` if a value is not JSON or fields differ in type, unless
     ``null_on_error``, and ``InvalidRequestError`` if the values are not objects.
@@ -103,7 +105,38 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
             f"the values are JSON of the type {rows.type}, not objects with fields. Use "
             "value='text'"
         )
-    return pa.schema(_plain(rows.type))
+    return pa.schema(_plain(_exact(rows, present)))
+
+
+def _exact(rows: Any, present: pa.Array) -> pa.DataType:
+    """Return the type of parsed values, in which numbers that Arrow has rounded are unsigned."""
+    wanted = _unrounded(rows)
+    if wanted == rows.type:
+        return wanted
+    import pyarrow as pa
+
+    try:
+        return _parsed(present.slice(0, len(rows)), wanted).type
+    except pa.ArrowInvalid:  # not whole numbers, such as 1e19
+        return rows.type
+
+
+def _unrounded(rows: Any) -> pa.DataType:
+    """Return the type with uint64 in place of double for what may be whole numbers from 2^63 on."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = rows.type
+    if pa.types.is_struct(kind):
+        fields = [(each.name, _unrounded(rows.field(at))) for at, each in enumerate(kind)]
+        return pa.struct(fields)
+    if pa.types.is_list(kind):
+        return pa.list_(_unrounded(rows.flatten()))
+    if pa.types.is_floating(kind):
+        lowest, highest = pc.min_max(rows).as_py().values()
+        if highest is not None and lowest >= 0 and _INT64_END <= highest <= 2 * _INT64_END:
+            return pa.uint64()
+    return kind
 
 
 def _plain(data_type: pa.DataType) -> Any:

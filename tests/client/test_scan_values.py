@@ -68,6 +68,25 @@ def test_objects_may_have_line_breaks_nulls_and_other_fields() -> None:
     assert decoded([*values]) == [1, None, None]
 
 
+def test_large_whole_numbers_are_not_rounded() -> None:
+    """Arrow alone makes doubles of them: the IDs of different things become equal."""
+    large = [(1 << 63) + 1, (1 << 64) - 1, 9007199254740993]
+    values = [b'{"id": %d, "at": {"ids": [%d, 1]}, "part": 1.5}' % (each, each) for each in large]
+    column = pa.array([*values, b"{}"], pa.binary())
+    schema = infer(column, null_on_error=False)
+    assert schema is not None
+    assert schema.field("id").type == pa.uint64()
+    ids, at, part = JsonDecoder(schema, null_on_error=False).decode(column)
+    assert ids.to_pylist() == [*large, None]
+    assert [each and each["ids"] for each in at.to_pylist()] == [*([n, 1] for n in large), None]
+    assert part.to_pylist() == [1.5, 1.5, 1.5, None]
+    for other in (b'{"id": -1}', b'{"id": 0.5}', b'{"id": 1e19}'):  # one type for all values
+        mixed = infer(pa.array([b'{"id": %d}' % large[0], other]), null_on_error=False)
+        assert mixed == pa.schema([("id", pa.float64())])
+    far = infer(pa.array([b'{"id": %d, "far": 1e300}' % large[0]]), null_on_error=False)
+    assert far == pa.schema([("id", pa.uint64()), ("far", pa.float64())])
+
+
 def test_types_are_inferred_without_guesses() -> None:
     values = [b'{"t": "2026-01-01T00:00:00", "n": null, "in": {"a": [1]}}', None, b'{"f": 1.5}']
     inner = pa.struct([("a", pa.list_(pa.int64()))])
