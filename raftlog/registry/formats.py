@@ -1276,7 +1276,7 @@ def _protobuf_field(reader: Any, writer: Any, path: str, found: _Problems) -> No
             else "FIELD_KIND_CHANGED"
         )
         found.add(code, path, f"{writer.name} had type {old}, not {new}")
-    one, other = reader.message_type, writer.message_type
+    one, other = _message_of(reader), _message_of(writer)
     are_messages = one is not None and other is not None and new == old
     # Of a reference, which may be another version.
     if are_messages and other.file.name != ROOT_FILE and found.is_new(one, other):
@@ -1289,6 +1289,14 @@ def _protobuf_field(reader: Any, writer: Any, path: str, found: _Problems) -> No
         is_added = _label(reader) == "required"
         code = "REQUIRED_FIELD_ADDED" if is_added else "REQUIRED_FIELD_REMOVED"
         found.add(code, path, f"{writer.name} changes between required and optional")
+
+
+def _message_of(each: Any) -> Any:
+    """Return the message of a field, or of the values of a map; None for other types."""
+    found = each.message_type
+    if found is not None and found.GetOptions().map_entry:
+        return found.fields_by_name["value"].message_type
+    return found
 
 
 def _is_varint(each: Any, kind: str) -> bool:

@@ -215,9 +215,10 @@ def test_a_required_field_of_proto2_must_stay() -> None:
     assert codes(PROTOBUF, without, with_it) == ["REQUIRED_FIELD_REMOVED"]
 
 
-def test_a_message_of_another_file_is_compared_too() -> None:
+@pytest.mark.parametrize("kind", ["n.N", "repeated n.N", "map<string, n.N>"])
+def test_a_message_of_another_file_is_compared_too(kind: str) -> None:
     inner = P3 + "package n; message N { %s a = 1; }"
-    text = P3 + 'import "n.proto"; message M { n.N n = 1; }'
+    text = P3 + f'import "n.proto"; message M {{ {kind} n = 1; }}'
     new, old = (parse(PROTOBUF, text, [("n.proto", inner % each)]) for each in ("string", "int32"))
     assert [each.partition(":")[0] for each in problems(new, old)] == ["FIELD_SCALAR_KIND_CHANGED"]
 
