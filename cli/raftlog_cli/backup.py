@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from raftlog.backup import BackupSource, open_store, verify, write_backup
 from raftlog.clock import SystemClock
@@ -15,7 +16,7 @@ from raftlog.errors import RaftlogError, counted
 from raftlog.mirror import Mirror, Progress
 from raftlog.mirror.mirror import Policy, Source
 from raftlog_cli import options, output
-from raftlog_cli.main import STATUS_FAILED
+from raftlog_cli.main import STATUS_FAILED, Failed
 
 _TOPICS = options.pattern("--topics", "topic names. Internal topics are excluded", default=".*")
 _GROUPS = options.pattern("--groups", "names of consumer groups", default=".*")
@@ -32,7 +33,7 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
 
     The first run copies all committed records, later runs to the same URL only new ones. Every
     batch is verified. URL is a directory, or a URL of a file system that fsspec supports, such as
-    s3://bucket/path.
+    s3://bucket/path. Exits with status 1 if no topic matches --topics.
 
     \b
     Example:
@@ -69,6 +70,14 @@ def backup(url: str, topics: str, groups: str, as_json: bool, bootstrap: str) ->
         f"{counted(found.offsets, 'new offset')}, {found.size_bytes} bytes{skipped}",
         as_json=as_json,
     )
+    _check_found(found.topics, topics)
+
+
+def _check_found(count: int, pattern: str) -> None:
+    """Raise ``Failed`` if the option --topics was given, and matches nothing: mostly a typo."""
+    source = click.get_current_context().get_parameter_source("topics")
+    if not count and source is not ParameterSource.DEFAULT:
+        raise Failed(f"no topic matches --topics {pattern!r}. It has to match the whole name")
 
 
 @click.command()
@@ -100,7 +109,7 @@ def restore(
 
     Records keep their offsets. Topics are created with their settings. A topic that exists must be
     empty or partly restored. Repeat the command to continue an interrupted restore. Exits with
-    status 1 if a partition was not restored, or a file is corrupt.
+    status 1 if a partition was not restored, a file is corrupt, or no topic matches --topics.
 
     The offsets of groups are restored at the end, under the same group names, also with --prefix. A
     group that exists in the cluster keeps its offsets, and the command prints its name.
@@ -229,7 +238,7 @@ def mirror(
     """Copy topics of one cluster to another, with their offsets.
 
     Runs until it is stopped. The next run continues where the last one ended. Exits with status 1
-    if a partition could not be mirrored.
+    if a partition could not be mirrored, or, with --once, no topic matches --topics.
 
     \b
     Example:
@@ -262,6 +271,8 @@ def run_mirror(
         display.end(running.progress)
         raise
     display.end(progress)
+    if once:
+        _check_found(progress.topics, selection["topics"])
     if progress.refused:
         click.get_current_context().exit(STATUS_FAILED)
 

@@ -55,6 +55,23 @@ def test_a_backup_is_verified_and_restored(raftlog: Raftlog, topic: str, tmp_pat
     assert raftlog("restore", "--from", tmp_path / "none").status == 1
 
 
+def test_a_pattern_that_matches_no_topic_fails(
+    raftlog: Raftlog, bootstrap: str, topic: str, other: Cluster, tmp_path: Path
+) -> None:
+    """A typo in a regular job would be noticed when the backup is needed."""
+    assert raftlog("backup", "--to", tmp_path, "--topics", topic).status == 0
+    typo = ["--topics", topic[:-1]]  # as a part of the name, it does not match
+    for command in (
+        ["backup", "--to", tmp_path],
+        ["restore", "--from", tmp_path, "--bootstrap", other.bootstrap],
+        ["mirror", "--from", bootstrap, "--to", other.bootstrap, "--once"],
+    ):
+        ran = raftlog(*command, *typo)
+        assert (ran.status, f"no topic matches --topics '{typo[1]}'" in ran.err) == (1, True)
+    empty = tmp_path / "empty"
+    assert raftlog("backup", "--to", empty, "--bootstrap", other.bootstrap).status == 0
+
+
 # -- mirror ----------------------------------------------------------------------------------------
 
 
