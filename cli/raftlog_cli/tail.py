@@ -227,6 +227,7 @@ def copy_records(
             spans = plan(consumer, partitions, offsets, follow=follow)
             if last:
                 spans = with_last(consumer, spans, last, pattern=printing["pattern"])
+            printing["grows"] = topic if follow and partition is None else ""
             if files is None:
                 copy_spans(consumer, spans, **printing)
             else:
@@ -429,10 +430,17 @@ def copy_spans(
     pattern: re.Pattern[bytes] | None,
     count: int | None,
     files: RecordFiles | None = None,
+    grows: str = "",
 ) -> None:
-    """Print the records of ``spans``, at most ``count``, or write them to ``files``."""
+    """Print the records of ``spans``, at most ``count``, or write them to ``files``.
+
+    ``grows``: topic whose partitions that are added later are read from their first record.
+    """
     left = {tp for tp, span in spans.items() if span.stop is None or span.start < span.stop}
-    consumer.assign(sorted(left))
+    if grows:
+        consumer.subscribe([grows])
+    else:
+        consumer.assign(sorted(left))
     for tp in left:
         consumer.seek(tp, spans[tp].start)
     received_at = time.monotonic()
@@ -466,8 +474,8 @@ def _wanted(
     spans: dict[TopicPartition, Span],
     pattern: re.Pattern[bytes] | None,
 ) -> bool:
-    stop = spans[TopicPartition(record.topic, record.partition)].stop
-    return (stop is None or record.offset < stop) and (
+    span = spans.get(TopicPartition(record.topic, record.partition))  # None: added later
+    return (span is None or span.stop is None or record.offset < span.stop) and (
         pattern is None or pattern.search(record.value or b"") is not None
     )
 

@@ -6,8 +6,10 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +21,7 @@ from raftlog.testing.cluster import wait_until
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_cli import output
 from raftlog_cli import tail as tail_module
-from raftlog_cli.options import Extent
+from raftlog_cli.options import EARLIEST, Extent, Offsets
 from raftlog_cli.output import format_values
 from raftlog_cli.tail import RecordFiles, Span
 from tests.cli.conftest import Raftlog
@@ -144,6 +146,36 @@ def test_following_prints_records_as_they_come(spawn: Spawn, bootstrap: str, num
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.integration
+def test_following_reads_partitions_that_are_added(
+    bootstrap: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = time.monotonic() + 20
+
+    class Impatient(Consumer):
+        def poll(self, *arguments: Any, **settings: Any) -> list[ConsumerRecord]:
+            assert time.monotonic() < deadline, "no record of the new partition"
+            return super().poll(*arguments, **settings)
+
+    monkeypatch.setattr(tail_module, "Consumer", partial(Impatient, metadata_max_age_ms=100))
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topics([NewTopic("growing", 1)])
+        producer.send("growing", b"0").result(20)
+
+        def add_and_format(record: ConsumerRecord) -> bytes:
+            if record.value == b"0":
+                admin.add_partitions("growing", 2)
+                producer.send_many("growing", [b"1", b"2"], partition=1).result(20)
+            return format_values(record)
+
+        printing = {"write": add_and_format, "pattern": None, "count": 3}
+        reading: dict[str, Any] = {"group": None, "any_replica": False, "isolation": "committed"}
+        tail_module.copy_records(
+            bootstrap, "growing", None, Offsets(EARLIEST), None, printing, follow=True, **reading
+        )
+    assert capfdbinary.readouterr().out.split() == [b"0", b"1", b"2"]
 
 
 @pytest.mark.integration
