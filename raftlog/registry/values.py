@@ -215,7 +215,9 @@ def _json_encoder(parsed: Parsed) -> Encode:
 
     def encode(value: Any) -> bytes:
         validate(value)
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        # NaN and infinity are numbers of Python, which other readers of JSON refuse.
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
 
     return encode
 

@@ -439,6 +439,13 @@ def test_a_schema_of_avro_can_be_a_name_or_a_union_of_references(root: Any, valu
         encoder_of(parsed)(b"text")
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_json_has_no_number_that_others_cannot_read(number: float) -> None:
+    parsed = parse(JSON, '{"properties": {"a": {"type": "number"}}}')
+    with pytest.raises(SchemaError, match="not JSON compliant"):
+        encoder_of(parsed)({"a": number})
+
+
 def test_messages_of_protobuf_have_indexes() -> None:
     parsed = parse(PROTOBUF, VALUES_PROTO)
     encode_one, decode_one = encoder_of(parsed), decoder_of(parsed)
