@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
+from click.core import ParameterSource
 
 from raftlog import Admin, Consumer
 from raftlog.clock import SystemClock
@@ -169,6 +170,8 @@ def tail(
         raise click.UsageError("--json cannot be combined with --format")
     if directory is not None and group is not None:
         raise click.UsageError("--to cannot be combined with --group: the files have the offsets")
+    if directory is None:
+        _check_no_rotation()
     write = format_json if as_json else formatter or format_values
     if directory is not None and offsets is None:
         offsets = Offsets(EARLIEST)
@@ -186,6 +189,14 @@ def tail(
         "isolation": isolation,
     }
     copy_records(bootstrap, topic, partition, offsets, files, printing, **reading)
+
+
+def _check_no_rotation() -> None:
+    """Raise ``click.UsageError`` for options that need --to."""
+    given = click.get_current_context().get_parameter_source
+    for option in ("rotate_size", "rotate_seconds"):
+        if given(option) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{option.replace('_', '-')} needs --to")
 
 
 def copy_records(

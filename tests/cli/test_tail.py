@@ -113,6 +113,8 @@ def test_without_a_partition_all_are_read(
         (["--grep", "("], 2, "--grep"),
         (["-f", "-o", "1:2"], 2, "range"),
         (["--json", "--format", "%v"], 2, "--json"),
+        (["--rotate-size", "1MB"], 2, "--rotate-size needs --to"),
+        (["--rotate-seconds", "9"], 2, "--rotate-seconds needs --to"),
         (["-o", "1000"], 1, "out of range"),
         (["-p", "9"], 1, "no partition 9: it has 0 to 1"),
     ],
