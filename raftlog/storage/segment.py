@@ -257,8 +257,8 @@ class Segment:
                 return position, header
             # Only the CRC of the whole batch covers its timestamps. After ``end`` there can be any
             # number of batches, but only if the first such record is below ``from_offset``.
-            # guard: a search by time skips no corrupt batch
             if end is None or position < end:
+                # guard: a search by time skips no corrupt batch
                 self.check_batch(position, header)
         return None
 
