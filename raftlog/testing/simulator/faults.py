@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import errno
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeAlias
@@ -82,6 +83,14 @@ class FaultPlan:
         ]
         kinds = tuple(kind for kind in possible if random.random() < 0.4)
         return cls(kinds=kinds, every_s=random.choice((0.2, 0.5, 1.5)))
+
+    @classmethod
+    def of_disks(cls, random: Random) -> FaultPlan | None:
+        """Select faults of power and disks, for worlds with their own faults of processes and
+        links; None: none."""
+        kinds = tuple(kind for kind in OF_DISKS if random.random() < 0.4)
+        every_s = random.choice((0.5, 1.5, 4.0))
+        return cls(kinds=kinds, every_s=every_s) if kinds else None
 
     def with_apart(self, seed: int) -> FaultPlan:
         """Add kinds with a separate random stream: their presence does not affect other draws."""
@@ -197,6 +206,27 @@ class Nemesis:
         """Return another host, of a client or a broker."""
         hosts = [other.name for other in (*self.world.brokers, *self.world.clients)]
         return self.random.choice([host for host in hosts if host != machine.name])
+
+
+@contextmanager
+def striking(
+    world: World,
+    plan: FaultPlan | None,
+    count: Callable[[str, int], object],
+    *,
+    may_wipe: Callable[[Collection[BrokerMachine]], bool] = lambda _machines: False,
+) -> Iterator[None]:
+    """Inject the faults of a plan during the block. ``count``: called with their numbers by kind.
+    ``may_wipe``: see ``Nemesis``."""
+    if plan is None:
+        yield
+        return
+    nemesis = Nemesis(world, plan, may_wipe=may_wipe)
+    nemesis.start()
+    yield
+    nemesis.stop()
+    for kind, number in nemesis.counts.items():
+        count(kind, number)
 
 
 # Injects a fault. Returns False if it would have no effect now.
@@ -772,6 +802,15 @@ OF_CLUSTERS: Final = frozenset(("power_cut_of_all", "wipe", "netsplit", "strand"
 # Selected by ``FaultPlan.with_harm``, as are those of ``APART`` for stored bytes.
 APART_OF_STORED_BYTES: Final = ("read_error",)
 APART_OF_TWO_DISKS: Final = ("lose_log_dir",)  # selected by ``FaultPlan.with_two_disks``
+OF_DISKS: Final = (
+    "power_cut",
+    "power_cut_of_all",
+    "power_cut_in_disk_operation",
+    "disk_full",
+    "sync_error",
+    "write_error",
+    "slow_disk",
+)
 OF_STORED_BYTES: Final = (
     "bit_flip",
     "power_cut_of_all_and_bit_flip",

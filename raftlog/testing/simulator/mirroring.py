@@ -29,6 +29,7 @@ from raftlog.client.threads import LoopThread, ThreadedClient
 from raftlog.config import Voter
 from raftlog.errors import RaftlogError
 from raftlog.mirror.mirror import ClusterSource, MirrorSettings, Policy, Progress, Session, Source
+from raftlog.testing.simulator.faults import FaultPlan, striking
 from raftlog.testing.simulator.loop import SimulationError
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.world import (
@@ -65,7 +66,9 @@ Content: TypeAlias = dict[str, Records]  # by topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPlan:
-    """``steps``: number of events. ``keys``: of the compacted topic."""
+    """``steps``: number of events. ``keys``: of the compacted topic. ``disks``: faults of power and
+    disks at the same time; None: none.
+    """
 
     seed: int
     source_brokers: int
@@ -73,6 +76,7 @@ class MirrorPlan:
     keys: int
     steps: int
     tombstones_ms: str
+    disks: FaultPlan | None = None
 
     @classmethod
     def draw(cls, seed: int) -> MirrorPlan:
@@ -84,6 +88,7 @@ class MirrorPlan:
             keys=random.choice(KEYS),
             steps=random.choice(STEPS),
             tombstones_ms=random.choice(TOMBSTONES_MS),
+            disks=FaultPlan.of_disks(Random(f"{seed}/disks")),
         )
 
 
@@ -256,12 +261,13 @@ class _Tale(Tale):
         self._ask("creator", self._create)
         writer = world.add_client("writer", self._write)
         writer.start()
-        for _step in range(self._plan.steps):
-            world.run_for(2 * self._random.random() ** 2)
-            kind = self._random.choices(tuple(_EVENTS), (2, 1, 2, 1, 1, 1))[0]
-            if _EVENTS[kind](self) and kind not in {"mirror", "backup"}:
-                self._count(kind)
-            self._check_group()
+        with striking(world, self._plan.disks, self._count):
+            for _step in range(self._plan.steps):
+                world.run_for(2 * self._random.random() ** 2)
+                kind = self._random.choices(tuple(_EVENTS), (2, 1, 2, 1, 1, 1))[0]
+                if _EVENTS[kind](self) and kind not in {"mirror", "backup"}:
+                    self._count(kind)
+                self._check_group()
         self._end(writer)
 
     def _admin(self, machine: ClientMachine, cluster: int) -> AsyncAdmin:

@@ -32,7 +32,7 @@ from raftlog.errors import (
 )
 from raftlog.server.partition import Partition
 from raftlog.testing.checker.transactions import Log, Place, Read, Transaction, check
-from raftlog.testing.simulator.faults import OF_STORED_BYTES, FaultPlan, Nemesis
+from raftlog.testing.simulator.faults import OF_STORED_BYTES, FaultPlan, striking
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.transaction_observer import TransactionObserver
 from raftlog.testing.simulator.world import (
@@ -61,15 +61,6 @@ ABORTS: Final = 0.25
 STALLS: Final = 0.08  # share of transactions that outlast their time limit
 REQUEST_MS: Final = 1_500
 PATIENCE_S: Final = 0.4
-DISK_FAULTS: Final = (
-    "power_cut",
-    "power_cut_of_all",
-    "power_cut_in_disk_operation",
-    "disk_full",
-    "sync_error",
-    "write_error",
-    "slow_disk",
-)
 HARMED_SHARE: Final = 0.5  # of the plans with faults of disks: stored bytes are harmed, too
 END_S: Final = 120.0  # for what is left to end, in virtual time
 
@@ -86,13 +77,12 @@ class TransactionPlan:
     @classmethod
     def draw(cls, seed: int) -> TransactionPlan:
         random = Random(f"{seed}/disks")
-        kinds = tuple(kind for kind in DISK_FAULTS if random.random() < 0.4)
-        every_s = random.choice((0.5, 1.5, 4.0))
-        disks = FaultPlan(kinds=kinds, every_s=every_s) if kinds else None
+        disks = FaultPlan.of_disks(random)
         if disks is not None and random.random() < HARMED_SHARE:
             # One broker: two replicas in sync have each record that is acknowledged.
             harmed = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
-            disks = replace(disks, kinds=kinds + harmed, harmed=(random.randint(1, BROKERS),))
+            kinds = (*disks.kinds, *harmed)
+            disks = replace(disks, kinds=kinds, harmed=(random.randint(1, BROKERS),))
         return cls(seed=seed, steps=Random(f"{seed}/transactions").choice(STEPS), disks=disks)
 
 
@@ -130,20 +120,13 @@ class _Tale(Tale):
             self._begin(f"writer-{number}", partial(self._write, f"id-{min(number, 1)}"))
         self._begin("worker", self._work)
         self._begin("reader", self._read)
-        plan = self._plan.disks
-        nemesis = None if plan is None else Nemesis(world, plan, may_wipe=lambda _brokers: True)
-        if nemesis is not None:
-            nemesis.start()
-        for _step in range(self._plan.steps):
-            world.run_for(self._random.choice(PAUSES_S) * self._random.random())
-            kind = self._random.choice(tuple(_EVENTS))
-            _EVENTS[kind](self)
-            self._count(kind)
-        world.run_for(PAUSES_S[-1])
-        if nemesis is not None:
-            nemesis.stop()
-            for kind, count in nemesis.counts.items():
-                self._count(kind, count)
+        with striking(world, self._plan.disks, self._count, may_wipe=lambda _brokers: True):
+            for _step in range(self._plan.steps):
+                world.run_for(self._random.choice(PAUSES_S) * self._random.random())
+                kind = self._random.choice(tuple(_EVENTS))
+                _EVENTS[kind](self)
+                self._count(kind)
+            world.run_for(PAUSES_S[-1])
         world.heal()
         world.run_for(2.0)
         self._is_over = True
