@@ -168,10 +168,7 @@ def tail(
         raise click.UsageError("-f cannot be combined with a range, which has an end")
     if as_json and formatter is not None:
         raise click.UsageError("--json cannot be combined with --format")
-    if directory is not None and group is not None:
-        raise click.UsageError("--to cannot be combined with --group: the files have the offsets")
-    if directory is None:
-        _check_no_rotation()
+    _check_files(directory, group)
     write = format_json if as_json else formatter or format_values
     if directory is not None and offsets is None:
         offsets = Offsets(EARLIEST)
@@ -191,8 +188,14 @@ def tail(
     copy_records(bootstrap, topic, partition, offsets, files, printing, **reading)
 
 
-def _check_no_rotation() -> None:
-    """Raise ``click.UsageError`` for options that need --to."""
+def _check_files(directory: Path | None, group: str | None) -> None:
+    """Raise ``click.UsageError`` for options that --to excludes, or that need it."""
+    if directory is not None:
+        if group is not None:
+            raise click.UsageError(
+                "--to cannot be combined with --group: the files have the offsets"
+            )
+        return
     given = click.get_current_context().get_parameter_source
     for option in ("rotate_size", "rotate_seconds"):
         if given(option) is not ParameterSource.DEFAULT:
