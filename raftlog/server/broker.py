@@ -49,6 +49,7 @@ from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration, quiet
 from raftlog.server.apis.produce import ACKS_ALL, Stored, append
 from raftlog.server.authentication import Authenticator, BrokerTokens
+from raftlog.server.clock import UPDATE_SECONDS, BrokerClock
 from raftlog.server.cluster import migration
 from raftlog.server.cluster.node import ClusterNode, ClusterServices
 from raftlog.server.cluster.operations import ClusterOperations
@@ -69,8 +70,6 @@ from raftlog.server.kafka.dispatch import dispatch as kafka_dispatch
 from raftlog.server.maintenance import SUSPECT_BYTES_MAX, Housekeeping, LogCleaner, LogVerifier
 from raftlog.server.metrics import COUNT_SECONDS, Counters
 from raftlog.server.partition import (
-    UPDATE_SECONDS,
-    BrokerClock,
     EventLog,
     Partition,
     ReplicaServices,

@@ -28,13 +28,14 @@ from raftlog.server.access.audit import Audit
 from raftlog.server.access.control import AccessControl
 from raftlog.server.administration import Administration
 from raftlog.server.authentication import Authenticator
+from raftlog.server.clock import BrokerClock
 from raftlog.server.cluster.node import ClusterNode
 from raftlog.server.cluster.operations import ClusterOperations
 from raftlog.server.connection import Connection
 from raftlog.server.groups.coordinator import Coordinator, Lookup
 from raftlog.server.maintenance import LogVerifier
 from raftlog.server.metrics import Counters
-from raftlog.server.partition import BrokerClock, EventLog
+from raftlog.server.partition import EventLog
 from raftlog.server.purgatory import Purgatory
 from raftlog.server.registry import SchemaRegistry
 from raftlog.server.scheduling import ResponseBudget

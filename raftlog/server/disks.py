@@ -254,7 +254,7 @@ class JournalReserve:
 # indefinite. Two things can hang, on one disk or on two: the syncs of logs, and those of the
 # consensus journal. Other work on the disk (creation of topics, compaction) may take long on a disk
 # that works. So while it does, the broker syncs a small file, which is watched like the syncs of
-# logs. Other modules react: ``hindrance`` for logs, the broker for the journal.
+# logs. Other modules react: ``DiskProblem`` for logs, the broker for the journal.
 
 
 WATCH_SECONDS: Final = 0.25
@@ -360,7 +360,7 @@ class DiskWatch:
             self._timer.cancel()
 
 
-# -- hindrance -------------------------------------------------------------------------------------
+# -- disk problems ---------------------------------------------------------------------------------
 #
 # Disk problems of one log: a full disk or a disk that hangs, and their duration.
 #
@@ -379,7 +379,7 @@ FULL_SECONDS_MAX: Final = 60.0
 _SLOWER_TIMES_MAX: Final = 3  # after that, the maximum applies
 
 
-class Hindrance:
+class DiskProblem:
     """Disk problems of one log. ``now`` returns monotonic seconds."""
 
     __slots__ = ("_began", "_futile", "_now", "_since", "cause", "is_held_up", "is_short")

@@ -30,7 +30,8 @@ from raftlog.errors import (
     ThrottledError,
 )
 from raftlog.record import Codec, decode_lists, encode, parse_header, seal, split_checked
-from raftlog.server.partition import BrokerClock, Partition
+from raftlog.server.clock import BrokerClock
+from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge, Rounds
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import Buffer, Offset, TimestampMs
@@ -464,7 +465,7 @@ class LogShard(Generic[S]):
         effect.
         """
         state = self._serving()
-        self._check_writable()
+        self.host.check_committable()  # what the log would reject: this avoids a reload
         try:
             step = self._operate(operation, state)
         except RaftlogError as error:
@@ -505,15 +506,6 @@ class LogShard(Generic[S]):
                 "again later"
             )
         return self._state
-
-    def _check_writable(self) -> None:
-        """Reject now what the log would reject: this avoids a reload of the state."""
-        leadership = self.host.leadership
-        if self.host.obstacle or leadership is None or not leadership.has_quorum:
-            raise NotEnoughReplicasError(
-                f"{self.host.topic_partition}: nothing can be committed. "
-                f"{self.host.obstacle or 'Too few in-sync replicas. Start the missing brokers'}"
-            )
 
     def _operate(self, operation: Callable[[S, float, int], D], state: S) -> D:
         """Decide, and write the decision. Raises the refusal, or the error that prevented the

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from raftlog import limits
 from raftlog.config import BrokerConfig
 from raftlog.errors import DamagedLogError, DiskFullError, OffsetOutOfRangeError, StorageFailedError
+from raftlog.server.clock import BrokerClock
 from raftlog.server.metrics import Counters
-from raftlog.server.partition import BrokerClock, Pace, Partition, Pass, Terms
+from raftlog.server.partition import Pace, Partition, Pass, Terms
 from raftlog.server.scheduling import Workers
 from raftlog.types import Offset, TimestampMs, TopicPartition
 

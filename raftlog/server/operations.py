@@ -21,8 +21,9 @@ from raftlog.protocol.cluster import (
     TopicSummary,
 )
 from raftlog.protocol.schema import numbers_of
+from raftlog.server.clock import BrokerClock
 from raftlog.server.disks import DiskSpace
-from raftlog.server.partition import BrokerClock, Partition
+from raftlog.server.partition import Partition
 from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
 from raftlog.types import LeaderEpoch, Offset
 
@@ -168,7 +169,7 @@ def summarize(
             cost += 1
             state = topics.state(topic, partition)
             has_leader = state is not None and state.leader is not None and is_live(state.leader)
-            has_problem = not has_leader or (host is not None and bool(host.trouble))
+            has_problem = not has_leader or (host is not None and bool(host.problem))
             if state is not None:
                 if state.leader is not None:
                     summary.leads[state.leader] += 1
@@ -282,7 +283,7 @@ def _replicas(host: Partition, broker_id: int, now: float) -> list[ReplicaStatus
         lag_ms=0 if leadership is not None else -1,
         in_isr=leadership is not None,
         chain=log.chain,
-        damage=host.trouble,
+        damage=host.problem,
     )
     if leadership is None:
         return [mine]

@@ -13,13 +13,12 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from raftlog import limits
-from raftlog.clock import Clock
 from raftlog.config.keys import INT64_MAX
 from raftlog.errors import (
     CommitUnknownError,
@@ -43,8 +42,8 @@ from raftlog.record.kafka_batch import marker_batch
 from raftlog.replication.cluster_commands import Event
 from raftlog.replication.leadership import Leadership
 from raftlog.replication.partition_state import PartitionState
-from raftlog.replication.trusted_time import TrustedTime
-from raftlog.server.disks import DiskSpace, DiskWatch, Hindrance
+from raftlog.server.clock import BrokerClock
+from raftlog.server.disks import DiskProblem, DiskSpace, DiskWatch
 from raftlog.server.metrics import Counters
 from raftlog.server.scheduling import Acknowledge, OffsetWaiters, Watcher, Workers
 from raftlog.storage import Appended, DeleteTask, Log, SyncTask, TimestampSearch
@@ -57,110 +56,7 @@ if TYPE_CHECKING:
     from raftlog.transactions import Marker
 
 
-# -- broker clock ----------------------------------------------------------------------------------
-#
-# Clock of a broker: the time for new records, and the time by which data expires.
-#
-# It holds the clocks of the machine and ``replication.trusted_time``, which decides. It saves the
-# trusted time, so that the next start can compare its clock with it.
-
-
 logger = logging.getLogger(__name__)
-
-UPDATE_SECONDS: Final = 1.0
-
-
-class BrokerClock:
-    """A ``Clock`` whose wall time is the time for new records; see ``TrustedTime.record_ms``."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        broker_id: int = 0,
-        voters: Collection[int] | None = (),
-        saved_ms: TimestampMs | None = None,
-    ) -> None:
-        """``voters``, ``saved_ms``: see ``TrustedTime``; the defaults are a broker without others,
-        and a first start.
-        """
-        self.machine = clock
-        self.monotonic: Callable[[], float] = clock.monotonic  # seconds
-        self._trusted = TrustedTime(
-            broker_id=broker_id,
-            voters=voters,
-            saved_ms=saved_ms,
-            now=clock.monotonic(),
-            wall_ms=clock.wall_ms(),
-        )
-        self._has_stepped = False
-        self._is_waiting = False
-
-    # -- reading -----------------------------------------------------------------------------------
-
-    def wall_ms(self) -> TimestampMs:
-        return self.read()[1]
-
-    def read(self) -> tuple[float, TimestampMs]:
-        """Return monotonic seconds, and the wall time for new records, of the same moment."""
-        now = self.machine.monotonic()
-        # guard: records are stamped with the trusted time
-        return now, self._trusted.record_ms(now, self.machine.wall_ms())
-
-    def deletion_ms(self) -> TimestampMs | None:
-        """Return the time by which data may expire; None: nothing may expire now."""
-        return self._trusted.deletion_ms(self.machine.monotonic())
-
-    @property
-    def is_behind_saved(self) -> bool:
-        """Whether data expires by a time that is behind the last saved one by a step."""
-        return self._trusted.is_behind_saved(self.machine.monotonic())
-
-    def error_ms(self) -> int:
-        """Return the milliseconds by which the machine's wall clock is ahead of the trusted time,
-        if that is a step; negative if it is behind.
-        """
-        return self._trusted.error_ms(self.machine.monotonic(), self.machine.wall_ms())
-
-    # -- events ------------------------------------------------------------------------------------
-
-    def set_voters(self, voters: Collection[int]) -> None:
-        """See ``TrustedTime.set_voters``."""
-        self._trusted.set_voters(voters)
-
-    def on_peer(self, broker_id: int, wall_ms: TimestampMs, round_trip_s: float) -> None:
-        """Process the wall-clock time in a peer's response."""
-        now = self.machine.monotonic()
-        self._trusted.on_peer(broker_id, wall_ms, round_trip_s=round_trip_s, now=now)
-
-    def update(self) -> None:
-        """Compare the clocks; call it every ``UPDATE_SECONDS``."""
-        self._trusted.update(now=self.machine.monotonic(), wall_ms=self.machine.wall_ms())
-        self._log_changes()
-
-    def _log_changes(self) -> None:
-        error_ms = self.error_ms()
-        if (error_ms != 0) != self._has_stepped:
-            self._has_stepped = error_ms != 0
-            if self._has_stepped:
-                logger.error(
-                    "wall clock differs: ahead_s=%.1f. Retention, compaction and other expiry do "
-                    "not use this clock. Correct the clock; %s",
-                    error_ms / 1_000,
-                    "if it is already correct, restart the broker"
-                    if self._trusted.is_alone
-                    else "if it is already correct, correct the clocks of the other brokers",
-                )
-            else:
-                logger.info("wall clock corrected: expiry=active")
-        is_waiting = self.deletion_ms() is None
-        if is_waiting != self._is_waiting:
-            self._is_waiting = is_waiting
-            logger.info(
-                "expiry paused: reason=clock_not_confirmed"
-                if is_waiting
-                else "expiry resumed: reason=clock_confirmed"
-            )
 
 
 # -- event log -------------------------------------------------------------------------------------
@@ -234,16 +130,16 @@ class Partition:
         "_watchers",
         "appended_bytes",
         "closed",
+        "commit_problem",
         "committed_bytes",
         "compaction",
-        "conflict",
+        "disk_problem",
+        "divergence",
         "held_markers",
-        "hindrance",
         "leader",
         "leader_epoch",
         "leadership",
         "log",
-        "obstacle",
         "on_durable",
         "reserved",
         "topic_id",
@@ -264,13 +160,13 @@ class Partition:
         self.leader_epoch: LeaderEpoch = -1
         self.unclean_epoch: LeaderEpoch = -1  # of the last unclean election
         # Reason why the leader's log is not copied: it lacks committed records of this copy.
-        self.conflict = ""
+        self.divergence = ""
         self.leadership: Leadership | None = None  # while this broker leads
         self._following: LeaderEpoch | None = None  # epoch of the followed leader
         # Called after a sync of a follower.
         self.on_durable: Callable[[Partition], None] | None = None
-        self.obstacle = ""  # reason why nothing can be committed though this broker leads
-        self.hindrance = Hindrance(services.loop.time)
+        self.commit_problem = ""  # reason why nothing can be committed though this broker leads
+        self.disk_problem = DiskProblem(services.loop.time)
         # Of this leader, by producer: batches that are not known yet to be of a transaction.
         self.verifications: dict[int, Verification] = {}
         # Epochs in which producers have reserved this partition for their next transactions: it is
@@ -324,19 +220,19 @@ class Partition:
     @property
     def is_at_rest(self) -> bool:
         """Whether all records are durable and committed, and no disk problem is known."""
-        log, hindrance = self.log, self.hindrance
+        log, disk_problem = self.log, self.disk_problem
         # guard: a partition with a problem is not at rest
         return (
             self._high_watermark == log.log_end_offset == log.durable_end_offset
             and self.closed is None
-            and not (self.trouble or hindrance.is_short or hindrance.is_held_up)
+            and not (self.problem or disk_problem.is_short or disk_problem.is_held_up)
             and not self._services.disk.is_hung
         )
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The problem of this copy, for operators; "" if none is known."""
-        return self.log.damage or self.log.doubt or self.conflict
+        return self.log.damage or self.log.doubt or self.divergence
 
     @property
     def last_epoch(self) -> LeaderEpoch:
@@ -391,8 +287,8 @@ class Partition:
             NotLeaderError(f"{self.topic_partition}: leadership changed. Nothing was appended")
         )
         self.reserved.clear()
-        self.hindrance.begin_role()
-        self.conflict = ""
+        self.disk_problem.begin_role()
+        self.divergence = ""
         if self.leadership is None:
             self._following = None
             return
@@ -412,6 +308,15 @@ class Partition:
         self._waiting_for_commit.refuse(reason)
         for watcher in (*self._watchers, *self._append_watchers):
             watcher.wake()
+
+    def check_committable(self) -> None:
+        """Raise ``NotEnoughReplicasError`` if this broker cannot commit anything now."""
+        leadership = self.leadership
+        if self.commit_problem or leadership is None or not leadership.has_quorum:
+            reason = self.commit_problem or "Too few in-sync replicas. Start the missing brokers"
+            raise NotEnoughReplicasError(
+                f"{self.topic_partition}: nothing can be committed. {reason}"
+            )
 
     def check_leading(self) -> Leadership:
         """Return the leadership, or raise ``NotLeaderError`` with the known leader."""
@@ -557,8 +462,8 @@ class Partition:
         leadership = self.check_leading()
         if self._is_disk_hung or (self._waits_for_disk and self._services.disk.is_hung):
             raise self._disk_hung()
-        if to_be_committed and self.obstacle:
-            raise NotEnoughReplicasError(f"{self.topic_partition}: {self.obstacle}")
+        if to_be_committed and self.commit_problem:
+            raise NotEnoughReplicasError(f"{self.topic_partition}: {self.commit_problem}")
         # guard: NOT_ENOUGH_REPLICAS precedes the append
         if to_be_committed and not leadership.has_quorum:
             raise self._too_few_in_sync(leadership)
@@ -578,7 +483,7 @@ class Partition:
                 f"{self.topic_partition}: this broker is losing its leadership: {error}"
             ) from error
         if not appended.duplicate:
-            if self.hindrance.is_short:
+            if self.disk_problem.is_short:
                 self._found_room()
             now = self._services.clock.monotonic()
             self._note_appended(appended.last_offset + 1, size_bytes, now)
@@ -599,7 +504,7 @@ class Partition:
 
     def _refused(self, error: DiskFullError) -> None:
         """Record an append that failed, for the role manager and for the state of the disk."""
-        self.hindrance.refused(error)
+        self.disk_problem.refused(error)
         space = self._services.space
         if not space.level:  # else it was refused before anything was written
             if not space.failure:
@@ -607,7 +512,7 @@ class Partition:
             space.write_failed(error)
 
     def _found_room(self) -> None:
-        self.hindrance.found()
+        self.disk_problem.found()
         self._services.space.write_succeeded()
 
     @property
@@ -641,7 +546,7 @@ class Partition:
         self._check_open()
         # guard: a follower appends nothing to a disk that hangs
         if self._is_disk_hung:
-            self.hindrance.refused()  # so that it leaves the ISR
+            self.disk_problem.refused()  # so that it leaves the ISR
             raise self._disk_hung()
         try:
             # guard: a follower does not use the last disk space
@@ -654,7 +559,7 @@ class Partition:
             self._refused(error)
             self._commit.request()  # some complete batches may have been appended
             raise
-        if self.hindrance.is_short:
+        if self.disk_problem.is_short:
             self._found_room()
         self._note_appended(appended.next_offset, len(batches), self._services.clock.monotonic())
         self._appended()
@@ -763,11 +668,11 @@ class Partition:
             # guard: a leader whose disk is slow transfers leadership
             # guard: a leader whose disk hangs transfers leadership
             is_held_up = disk.is_hung or is_behind
-        self.hindrance.hold_up(is_held_up)
+        self.disk_problem.hold_up(is_held_up)
         has_all = self.log.durable_end_offset == self.log.log_end_offset
-        if leadership is None and has_all and not self.hindrance.is_short:
+        if leadership is None and has_all and not self.disk_problem.is_short:
             return False  # a follower that lacks nothing delays no broker
-        return self.hindrance.is_overdue(leads=leadership is not None)
+        return self.disk_problem.is_overdue(leads=leadership is not None)
 
     def disk_hangs(self) -> None:
         """Fail the waits for the disk, which has begun to hang."""

@@ -25,7 +25,6 @@ from raftlog.errors import (
     CommitUnknownError,
     LeaderNotAvailableError,
     NotCoordinatorError,
-    NotEnoughReplicasError,
     NotLeaderError,
     OutcomeUnknownError,
     RaftlogError,
@@ -270,7 +269,7 @@ class ActiveRegistry:
         self._check_leads()
         registry = self._registry or await self._load()
         if rest.is_write(call):
-            self._check_writable()
+            self._host.check_committable()
         answer = await self._workers.run(partial(self._answer, registry, call))
         self._check_leads()
         if answer.records:
@@ -316,13 +315,6 @@ class ActiveRegistry:
     def _check_leads(self) -> None:
         if self.is_over:
             raise NotLeaderError(f"this broker no longer leads {SCHEMAS_TOPIC}:0")
-
-    def _check_writable(self) -> None:
-        """Reject now what the log would reject."""
-        leadership = self._host.leadership
-        if self._host.obstacle or leadership is None or not leadership.has_quorum:
-            reason = self._host.obstacle or "Too few in-sync replicas. Start the missing brokers"
-            raise NotEnoughReplicasError(f"{SCHEMAS_TOPIC}:0: nothing can be committed. {reason}")
 
     async def _committed(self, end: Offset, mark: int | None, *, is_written: bool) -> None:
         """Return once everything below ``end`` is committed, and this broker is known to have led

@@ -26,8 +26,9 @@ from raftlog.errors import (
 )
 from raftlog.record import validate
 from raftlog.replication.partition_state import PartitionState, initial_state
+from raftlog.server.clock import BrokerClock
 from raftlog.server.disks import DiskWatch
-from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.scheduling import Workers
 from raftlog.storage import Log
 from raftlog.testing import cluster, wait_until

@@ -334,7 +334,7 @@ async def test_a_follower_copies_until_the_second_watermark_of_its_disk(s: Scene
     space.measured(DiskMeasure(4, 100))
     with pytest.raises(DiskFullError, match="t:0: writes are refused, and followers"):
         host.append_copied(copy_of(s, b"a", b"b"))
-    assert (host.hindrance.is_short, host.log.log_end_offset) == (True, 1)
+    assert (host.disk_problem.is_short, host.log.log_end_offset) == (True, 1)
 
 
 # -- watermarks ------------------------------------------------------------------------------------

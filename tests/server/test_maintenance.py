@@ -28,6 +28,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import SEGMENT_BYTES_MIN
 from raftlog.record import decode_lists, split, validate
+from raftlog.server.clock import BrokerClock
 from raftlog.server.maintenance import (
     HOSTS_PER_TURN,
     MEASURE_EVERY_STEPS,
@@ -42,7 +43,7 @@ from raftlog.server.maintenance import (
     Scrubber,
 )
 from raftlog.server.metrics import Counters
-from raftlog.server.partition import BrokerClock, Finished, Partition, Pass, Terms
+from raftlog.server.partition import Finished, Partition, Pass, Terms
 from raftlog.storage import CompactionStatus, Log
 from raftlog.storage.checkpoint import Copies
 from raftlog.storage.compaction import LastPass

@@ -35,20 +35,20 @@ from raftlog.errors import (
 from raftlog.limits import CLOCK_STEP_MS
 from raftlog.record import validate
 from raftlog.replication.cluster_commands import Event
+from raftlog.server.clock import BrokerClock
 from raftlog.server.disks import (
     FULL_SECONDS,
     FULL_SECONDS_MAX,
     SLOWER,
+    DiskProblem,
     DiskSpace,
     DiskWatch,
-    Hindrance,
 )
 from raftlog.server.metrics import Counters
 from raftlog.server.partition import (
     SLEEP_SECONDS_MAX,
     WORK_SECONDS_MAX,
     YIELD_SECONDS,
-    BrokerClock,
     EventLog,
     GivenUpError,
     LogCompaction,
@@ -285,14 +285,14 @@ def test_that_there_is_no_room_is_noted_until_something_is_appended(
         s.disk.faults.no_room = True
         with pytest.raises(DiskFullError):
             s.append(b"b")
-        assert s.host.hindrance.is_short
+        assert s.host.disk_problem.is_short
         assert s.host.append(first, validate(first)).duplicate
-        assert s.host.hindrance.is_short, "nothing was written"
+        assert s.host.disk_problem.is_short, "nothing was written"
         assert "no space" in s.space.reason, "status and health say that writes fail"
         s.disk.faults.no_room = False
         s.append(b"b")
         assert not s.space.reason
-        assert not s.host.hindrance.is_short
+        assert not s.host.disk_problem.is_short
 
     scene(test)
 
@@ -306,11 +306,11 @@ def test_below_a_watermark_nothing_grows_and_retries_are_answered(
         s.space.measured(DiskMeasure(9, 100))
         with pytest.raises(DiskFullError, match=r"t:0: producers are refused"):
             s.append(b"b")
-        assert s.host.hindrance.is_short, "so that another broker becomes the leader"
+        assert s.host.disk_problem.is_short, "so that another broker becomes the leader"
         assert s.host.append(first, validate(first)).duplicate
         s.space.measured(DiskMeasure(12, 100))
         s.append(b"b")
-        assert not s.host.hindrance.is_short
+        assert not s.host.disk_problem.is_short
         assert s.host.log.log_end_offset == 2
 
     scene(test)
@@ -750,7 +750,7 @@ async def test_any_error_in_a_sync_leaves_its_outcome_unknown(s: FlusherScene) -
     assert "a bug of ours" in str(s.failed[0])
 
 
-# -- hindrance -------------------------------------------------------------------------------------
+# -- disk problems ---------------------------------------------------------------------------------
 #
 # For how long a disk has held a log up, and how much later giving way comes when it is in vain.
 
@@ -767,87 +767,87 @@ class Watch:
 
 def test_it_is_overdue_when_nothing_was_appended_for_so_long() -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
-    assert not hindrance.is_short
-    assert not hindrance.is_overdue(leads=True)
-    hindrance.refused()
-    assert hindrance.is_short
+    disk_problem = DiskProblem(watch)
+    assert not disk_problem.is_short
+    assert not disk_problem.is_overdue(leads=True)
+    disk_problem.refused()
+    assert disk_problem.is_short
     watch.now += FULL_SECONDS - 0.01
-    hindrance.refused()
-    assert not hindrance.is_overdue(leads=True)
+    disk_problem.refused()
+    assert not disk_problem.is_overdue(leads=True)
     watch.now += 0.01
-    assert hindrance.is_overdue(leads=True)
-    assert hindrance.is_overdue(leads=False)
+    assert disk_problem.is_overdue(leads=True)
+    assert disk_problem.is_overdue(leads=False)
 
 
 def test_what_is_appended_ends_it() -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
-    hindrance.refused()
+    disk_problem = DiskProblem(watch)
+    disk_problem.refused()
     watch.now += FULL_SECONDS - 0.1
-    hindrance.found()
-    assert not hindrance.is_short
-    hindrance.refused()
+    disk_problem.found()
+    assert not disk_problem.is_short
+    disk_problem.refused()
     watch.now += FULL_SECONDS - 0.1
-    assert not hindrance.is_overdue(leads=True), "it counts from the first one since then"
+    assert not disk_problem.is_overdue(leads=True), "it counts from the first one since then"
 
 
 def test_how_long_it_lasts_is_counted_over_all_roles() -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
-    assert hindrance.seconds == 0
-    hindrance.refused()
+    disk_problem = DiskProblem(watch)
+    assert disk_problem.seconds == 0
+    disk_problem.refused()
     watch.now += 5
-    hindrance.yielded(leads=True)
-    hindrance.begin_role()
-    hindrance.refused()
+    disk_problem.yielded(leads=True)
+    disk_problem.begin_role()
+    disk_problem.refused()
     watch.now += 5
-    assert hindrance.seconds == 10
-    hindrance.found()
-    assert hindrance.seconds == 0
+    assert disk_problem.seconds == 10
+    disk_problem.found()
+    assert disk_problem.seconds == 0
 
 
 def test_a_new_role_counts_anew() -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
-    hindrance.refused()
+    disk_problem = DiskProblem(watch)
+    disk_problem.refused()
     watch.now += FULL_SECONDS
-    hindrance.begin_role()
-    assert not hindrance.is_overdue(leads=True)
+    disk_problem.begin_role()
+    assert not disk_problem.is_overdue(leads=True)
     watch.now += FULL_SECONDS
-    assert not hindrance.is_overdue(leads=True), "nothing was refused in it"
+    assert not disk_problem.is_overdue(leads=True), "nothing was refused in it"
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_each_time_in_vain_is_rarer(leads: bool) -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
+    disk_problem = DiskProblem(watch)
     waits = []
     for _ in range(1_000):
-        hindrance.refused()
+        disk_problem.refused()
         begun = watch.now
-        while not hindrance.is_overdue(leads=leads):
+        while not disk_problem.is_overdue(leads=leads):
             watch.now += 0.5
         waits.append(watch.now - begun)
-        hindrance.yielded(leads=leads)
-        assert not hindrance.is_overdue(leads=leads)
+        disk_problem.yielded(leads=leads)
+        assert not disk_problem.is_overdue(leads=leads)
     assert waits[:3] == [FULL_SECONDS, FULL_SECONDS * SLOWER, FULL_SECONDS * SLOWER**2]
     assert set(waits[3:]) == {FULL_SECONDS_MAX}
-    hindrance.found()
-    hindrance.refused()
+    disk_problem.found()
+    disk_problem.refused()
     watch.now += FULL_SECONDS
-    assert hindrance.is_overdue(leads=leads), "there was hindrance meanwhile"
+    assert disk_problem.is_overdue(leads=leads), "there was a problem in between"
 
 
 def test_to_have_led_in_vain_keeps_nobody_in_sync_for_longer() -> None:
     watch = Watch()
-    hindrance = Hindrance(watch)
-    hindrance.refused()
-    hindrance.yielded(leads=True)
-    hindrance.refused()
+    disk_problem = DiskProblem(watch)
+    disk_problem.refused()
+    disk_problem.yielded(leads=True)
+    disk_problem.refused()
     watch.now += FULL_SECONDS
-    assert hindrance.is_overdue(leads=False)
-    assert not hindrance.is_overdue(leads=True)
+    assert disk_problem.is_overdue(leads=False)
+    assert not disk_problem.is_overdue(leads=True)
 
 
 # -- log compaction --------------------------------------------------------------------------------

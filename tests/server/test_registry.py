@@ -92,7 +92,7 @@ def test_writes_are_refused_while_nothing_can_be_committed(
 ) -> None:
     assert put(broker, '"int"') == {"id": 1}
     host = broker.broker.context.topics.host(SCHEMAS_TOPIC, 0)
-    monkeypatch.setattr(type(host), "obstacle", "too few brokers")
+    monkeypatch.setattr(type(host), "commit_problem", "too few brokers")
     active = registry_of(broker)._active
     assert active is not None
     with pytest.raises(NotEnoughReplicasError, match="too few brokers"):

@@ -17,8 +17,9 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.replication.partition_state import PartitionState
+from raftlog.server.clock import BrokerClock
 from raftlog.server.disks import DiskWatch, SpaceLevel
-from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.scheduling import Unfinished
 from raftlog.server.topic_table import HostedTopic, LogDirMonitor, TopicTable
 from raftlog.storage.log_dirs import DiskMeasure, LogDir

@@ -41,7 +41,6 @@ COVERED_BY = {
     "raftlog/scanning.py": "tests/test_scanning.py",
     "raftlog/server/access/admission.py": "tests/server/test_authentication.py",
     "raftlog/server/apis/metadata.py": "tests/server/apis/test_topics.py",
-    "raftlog/record/codec.py": "tests/record/test_encoder.py",
     "raftlog/server/kafka/group_offsets.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/groups.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/security.py": "tests/kafka/clients/test_sasl.py",

@@ -266,7 +266,7 @@ def _describe_partition(info: PartitionInfo, host: Partition | None) -> Partitio
         high_watermark=host.high_watermark,
         log_end_offset=host.log.log_end_offset,
         size_bytes=host.log.size_bytes,
-        damage=host.trouble,
+        damage=host.problem,
         tombstones_removed_below=host.log.tombstones_removed_below,
         clean_end=host.log.clean_end_offset,
         stable_offset=host.last_stable_offset,

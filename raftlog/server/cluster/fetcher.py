@@ -350,14 +350,14 @@ class ReplicaFetcher:
             last_epoch=host.last_epoch, unclean_epoch=host.unclean_epoch
         ):
             return True
-        if not host.conflict:
-            host.conflict = (
+        if not host.divergence:
+            host.divergence = (
                 f"divergence below the high watermark: broker {self._leader} leads and lacks "
                 f"committed records from offset {offset} to {host.high_watermark}, which this copy "
                 "holds. This copy is kept"
             )
             logger.error(
-                "truncation refused: partition=%s reason=%s", host.topic_partition, host.conflict
+                "truncation refused: partition=%s reason=%s", host.topic_partition, host.divergence
             )
         self._pause(key, copy)
         return False
@@ -373,7 +373,7 @@ class ReplicaFetcher:
             ):
                 self._begin_copy(key, copy, part)
                 return
-            was_short = host.hindrance.is_short
+            was_short = host.disk_problem.is_short
             try:
                 _append_batches(host, data)
             except ChainMismatchError as error:

@@ -60,6 +60,7 @@ from raftlog.replication.cluster_state import TopicRecord, next_voters
 from raftlog.replication.election import has_leader, transfer
 from raftlog.replication.partition_state import Accepted, Elect, PartitionState
 from raftlog.replication.placement import Target
+from raftlog.server.clock import BrokerClock
 from raftlog.server.cluster.elections import HostedPartition
 from raftlog.server.cluster.membership import CLUSTER_GROUP
 from raftlog.server.cluster.node import ClusterNode
@@ -73,7 +74,6 @@ from raftlog.server.operations import (
     disk_status,
     summarize,
 )
-from raftlog.server.partition import BrokerClock
 from raftlog.server.topic_table import LogDirMonitor, TopicTable
 from raftlog.types import TopicPartition
 
@@ -395,7 +395,7 @@ class ClusterOperations:
             removed=broker not in machine.brokers,
             partitions=machine.uses_of(broker),
             has_vote=broker in node.subscription.voters,
-            waits_for=self._hindrance_of(broker),
+            waits_for=self._waits_for(broker),
         )
 
     async def cancel_decommission(
@@ -429,7 +429,7 @@ class ClusterOperations:
                 "them first"
             )
 
-    def _hindrance_of(self, broker: int) -> str:
+    def _waits_for(self, broker: int) -> str:
         """Return why the broker's replicas cannot move now; empty if they can."""
         node = self._node
         machine = node.machine

@@ -478,7 +478,7 @@ class RoleManager:
         if not host.must_yield() or hosted.stage is Stage.YIELDING:
             return
         command: Command | None = next_step_down(hosted.state, self._broker_id, self._liveness)
-        is_late = host.hindrance.seconds >= self._replacement_delay_seconds
+        is_late = host.disk_problem.seconds >= self._replacement_delay_seconds
         if command is None and is_late and not self._is_moving(hosted):
             command = successor(
                 hosted.state,
@@ -498,9 +498,9 @@ class RoleManager:
                 "(free space, dmesg, SMART)",
                 hosted,
                 action,
-                host.hindrance,
+                host.disk_problem,
             )
-            host.hindrance.yielded(leads=leads)
+            host.disk_problem.yielded(leads=leads)
 
         self._yield(hosted, command, accepted)
 
@@ -522,7 +522,7 @@ class RoleManager:
             if not self._may_lead(hosted, host):
                 self._effects.schedule(hosted)
             return
-        host.obstacle = self._obstacle(hosted)
+        host.commit_problem = self._commit_problem_of(hosted)
         # guard: a leader without incoming messages decides nothing
         change = leadership.isr_change(
             self._services.loop.time(),
@@ -560,7 +560,7 @@ class RoleManager:
         heard = [voter for voter in group.voters if self._liveness.is_heard(voter)]
         return 2 * len(heard) > len(group.voters)
 
-    def _obstacle(self, hosted: HostedPartition) -> str:
+    def _commit_problem_of(self, hosted: HostedPartition) -> str:
         """Return why this leader can commit nothing now, by the state of its links; "" if it can.
 
         A rejected append is always safe, and better than an append that may never be acknowledged.
@@ -1217,7 +1217,7 @@ def next_step(
 #
 # A leader transfers its leadership to a member of the ISR, and a follower leaves the ISR. A replica
 # without which nothing can be committed is replaced by a witness. None of these loses committed
-# records. This module decides only; ``server.hindrance`` measures the duration.
+# records. This module decides only; ``disks.DiskProblem`` measures the duration.
 
 
 def next_step_down(

@@ -40,10 +40,11 @@ from raftlog.protocol.records import BrokerInfo, CoordinatorInfo
 from raftlog.protocol.schema import Failure
 from raftlog.replication.cluster_state import ClusterMachine
 from raftlog.server.administration import Administration
+from raftlog.server.clock import BrokerClock
 from raftlog.server.cluster.topics import ClusterTopics
 from raftlog.server.groups.shard import ActiveShard, ShardServices
 from raftlog.server.log_shard import LedShards
-from raftlog.server.partition import BrokerClock, Partition
+from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Acknowledge
 from raftlog.server.topic_table import TopicTable
 from raftlog.types import OFFSETS_TOPIC, Offset, check_group_id

@@ -154,7 +154,7 @@ class ActiveShard(LogShard[GroupShard]):
             self._admit()
         groups = self._serving()
         if beat.member_epoch <= 0:
-            self._check_writable()  # joins and leaves are written
+            self.host.check_committable()  # joins and leaves are written
         if beat.member_epoch == JOIN_EPOCH:
             self._admit_soon(member, beat, done, failed)
             return
@@ -244,7 +244,7 @@ class ActiveShard(LogShard[GroupShard]):
         """Respond with the result of ``operation``, or with ``result`` when the member is woken."""
         self._waiting.wake(member)
         groups = self._serving()
-        self._check_writable()
+        self.host.check_committable()
         try:
             step = self._operate(operation, groups)
         except RaftlogError as error:
@@ -301,7 +301,7 @@ class ActiveShard(LogShard[GroupShard]):
         Raises the errors of ``change``.
         """
         groups, mark = self._serving(), self._confirmations.mark
-        self._check_writable()
+        self.host.check_committable()
         try:
             step = self._operate(
                 lambda groups, now, _now_ms: groups.end_transaction(marker, now=now), groups

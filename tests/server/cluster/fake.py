@@ -31,12 +31,13 @@ from raftlog.replication.partition_state import (
     PartitionState,
     decode_command,
 )
+from raftlog.server.clock import BrokerClock
 from raftlog.server.cluster.elections import HostedPartition, Surveys
 from raftlog.server.cluster.membership import Incarnation, Liveness
 from raftlog.server.consensus_plane import ConsensusPlane
 from raftlog.server.disks import DiskWatch
 from raftlog.server.exchange import Reply
-from raftlog.server.partition import BrokerClock, Partition, ReplicaServices
+from raftlog.server.partition import Partition, ReplicaServices
 from raftlog.server.peers import PeerLinks
 from raftlog.server.scheduling import Done as WorkDone
 from raftlog.server.scheduling import Steps, Workers

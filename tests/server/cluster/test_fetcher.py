@@ -178,12 +178,12 @@ async def test_what_is_committed_is_cut_only_after_its_loss_was_accepted(
         return
     assert values(log) == [b"a", b"b"]
     assert "divergence below the high watermark: broker 2 leads" in caplog.text
-    assert host.trouble in caplog.text
+    assert host.problem in caplog.text
     await asyncio.sleep(BACKOFF_SECONDS * 1.1)
     await c.answer(part(**answer))
     assert len(caplog.records) == 1, "said once"
     host.follow(3, 6)
-    assert host.trouble == ""
+    assert host.problem == ""
 
 
 @runs(play)

@@ -98,9 +98,9 @@ def test_partitions_at_rest_are_checked_rarely_and_at_once_when_something_happen
     hosted = node.partitions.find(node.machine.topics["t"].id, 0)
     assert hosted is not None
     assert hosted.host is not None
-    hosted.host.hindrance.refused()  # no disk space
+    hosted.host.disk_problem.refused()  # no disk space
     assert checks_in(2).count(0) >= 3
-    hosted.host.hindrance.found()
+    hosted.host.disk_problem.found()
     cluster.world.run_for(6)
     other = leader % 3 + 1
     cluster.world.brokers[other - 1].is_kept_down = True

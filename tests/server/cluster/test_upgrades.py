@@ -569,7 +569,7 @@ async def test_a_follower_without_room_leaves_before_it_lags_for_long(s: Scene) 
     assert host.follows(2, 1), "it goes on copying"
     s.disk.faults.remove(full)
     host.append_copied(copied)
-    assert not host.hindrance.is_short
+    assert not host.disk_problem.is_short
     assert await wait_and_look(a) == []
 
 
@@ -659,7 +659,7 @@ async def test_a_follower_on_another_disk_appends_nothing_while_that_hangs(s: Sc
     s.services.disk.is_hung = True
     with pytest.raises(DiskHungError):
         host.append_copied(*batches)
-    assert (host.log.log_end_offset, host.hindrance.is_short) == (0, True)
+    assert (host.log.log_end_offset, host.disk_problem.is_short) == (0, True)
     s.services.disk.is_hung = False
     host.append_copied(*batches)
     assert host.log.log_end_offset == 1

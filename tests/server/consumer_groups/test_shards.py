@@ -544,12 +544,12 @@ async def test_a_start_that_the_log_does_not_take_is_tried_again(s: Scene) -> No
     host = s.host()
     shown = Shown(s, host=host)
     shown.prepare = lambda groups: setattr(groups, "on_start", (b"start",))
-    host.obstacle = "broker 2 is gone"
+    host.commit_problem = "broker 2 is gone"
     await asyncio.sleep(3)
     with pytest.raises(CoordinatorLoadingError, match="broker 2 is gone"):
         shown.count()
     assert 3 < len(shown.made) < 20, "again and again, and not all the time"
-    host.obstacle = ""
+    host.commit_problem = ""
     await asyncio.sleep(1)
     shown.count()
     await s.come_to_rest()

@@ -236,7 +236,7 @@ async def test_what_was_written_in_part_is_unknown(s: Scene) -> None:
 @runs(play)
 async def test_nothing_is_decided_that_nobody_could_commit(s: Scene) -> None:
     shown = await Shown(s, isr=ALL).ready()
-    shown.host.obstacle = "broker 2 is gone"
+    shown.host.commit_problem = "broker 2 is gone"
     with pytest.raises(NotEnoughReplicasError, match="broker 2 is gone"):
         shown.put(b"a")
     with pytest.raises(NotEnoughReplicasError):
@@ -305,7 +305,7 @@ async def test_a_tick_that_the_log_does_not_take_reads_the_state_anew(s: Scene) 
     shown.groups.deadline_at = s.loop.time() + 1
     shown.put(b"a")
     await s.come_to_rest()
-    shown.host.obstacle = "broker 2 is gone"
+    shown.host.commit_problem = "broker 2 is gone"
     await asyncio.sleep(3)
     assert len(shown.made) == 2
     shown.count()
