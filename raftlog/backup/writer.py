@@ -330,7 +330,7 @@ def _parts(
     for topic in described:
         starts, ends = admin.offsets(topic.name, "earliest"), admin.offsets(topic.name, "latest")
         files = _topic_files(made, topic)
-        described_parts = {part.partition: part for part in topic.partitions}
+        described_parts = compacted.by_partition([topic])
         for number, end in sorted(ends.items()):
             start = starts.get(number) or 0
             if number == len(files.partitions):
@@ -339,13 +339,15 @@ def _parts(
             progress.skipped += max(start - part.end, 0)
             chain = part.chunks[-1].chain if part.chunks and part.end >= start else None
             position = max(part.end, start)
-            parts[TopicPartition(topic.name, number)] = _Part(
+            tp = TopicPartition(topic.name, number)
+            source = described_parts[tp]
+            parts[tp] = _Part(
                 part,
                 _namer(topic, number),
                 max(end or 0, position),
-                compacted.Known(described_parts[number].leader_epoch, position)
+                compacted.Known(source.leader_epoch, position)
                 if part.chunks
-                else compacted.begun(described_parts[number]),
+                else compacted.begun(source),
                 start=position,
                 end=position,
                 chain=chain,

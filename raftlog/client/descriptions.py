@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from raftlog.protocol import cluster as operations
@@ -20,7 +20,7 @@ class PartitionDescription:
     without any. ``tombstones_removed_below``: offset below which compaction may have removed the
     records that mark keys as deleted. ``clean_end_offset``: below it, only the last record of each
     key is left. ``stable_offset``: end of what readers of committed records get; -1 from earlier
-    releases.
+    releases. ``by_leader``: whether sizes and offsets are the leader's.
     """
 
     partition: int
@@ -37,6 +37,7 @@ class PartitionDescription:
     tombstones_removed_below: Offset = 0
     clean_end_offset: Offset = 0
     stable_offset: Offset = -1
+    by_leader: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,19 +498,24 @@ class LogLevel:
     is_own: bool
 
 
-def topic_description(topic: wire.TopicDescription) -> TopicDescription:
+def topic_description(
+    topic: wire.TopicDescription, absent: Collection[int] = ()
+) -> TopicDescription:
+    """``absent``: partitions whose leader has not reported."""
     return TopicDescription(
         name=topic.name,
         id=topic.id,
         config=dict(topic.config),
         config_overrides=tuple(topic.config_overrides),
-        partitions=tuple(_partition_description(part) for part in topic.partitions),
+        partitions=tuple(_partition_description(part, absent) for part in topic.partitions),
         is_internal=topic.is_internal,
         partition_count=topic.partition_count,
     )
 
 
-def _partition_description(part: wire.PartitionDescription) -> PartitionDescription:
+def _partition_description(
+    part: wire.PartitionDescription, absent: Collection[int]
+) -> PartitionDescription:
     info = part.info
     return PartitionDescription(
         partition=info.partition,
@@ -526,6 +532,7 @@ def _partition_description(part: wire.PartitionDescription) -> PartitionDescript
         tombstones_removed_below=part.tombstones_removed_below,
         clean_end_offset=part.clean_end,
         stable_offset=part.stable_offset,
+        by_leader=info.partition not in absent,
     )
 
 

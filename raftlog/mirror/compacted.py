@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
+from raftlog.errors import LeaderNotAvailableError
 from raftlog.replication.leadership import copied_without, must_restart
 from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
@@ -39,11 +40,26 @@ class Known:
 def by_partition(
     topics: Iterable[TopicDescription],
 ) -> dict[TopicPartition, PartitionDescription]:
-    return {
-        TopicPartition(topic.name, part.partition): part
-        for topic in topics
-        for part in topic.partitions
-    }
+    """Raises ``LeaderNotAvailableError`` if the leader of a compacted partition did not report."""
+    found = {}
+    for topic in topics:
+        for part in topic.partitions:
+            name = TopicPartition(topic.name, part.partition)
+            if "compact" in topic.config.get("cleanup.policy", ""):
+                check_leader(name, part)
+            found[name] = part
+    return found
+
+
+def check_leader(name: TopicPartition, source: PartitionDescription) -> None:
+    """Raise ``LeaderNotAvailableError`` if the description is not of the leader, from which copies
+    are read: other replicas have removed other tombstones."""
+    # guard: only the leader of a copy says which tombstones it has removed
+    if not source.by_leader:
+        raise LeaderNotAvailableError(
+            f"{name}: the leader does not respond, so it is unknown which marks of deleted keys it "
+            "has removed. Try again once it is reachable"
+        )
 
 
 def begun(source: PartitionDescription) -> Known:

@@ -315,6 +315,8 @@ class Table(Closeable, Mapping[bytes, bytes]):
 
     def _described(self) -> TopicDescription:
         (topic,) = self._admin.describe_topics([self.topic])
+        for part in topic.partitions:
+            compacted.check_leader(TopicPartition(self.topic, part.partition), part)
         return topic
 
     def _ends(self) -> dict[int, Offset]:

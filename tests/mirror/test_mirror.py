@@ -18,9 +18,14 @@ from raftlog.client.descriptions import PartitionDescription, TopicDescription, 
 from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
-from raftlog.errors import AccessDeniedError, CorruptBatchError, InvalidRequestError
+from raftlog.errors import (
+    AccessDeniedError,
+    CorruptBatchError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+)
 from raftlog.mirror import Mirror, Progress
-from raftlog.mirror.compacted import Known, begun, is_whole
+from raftlog.mirror.compacted import Known, begun, by_partition, is_whole
 from raftlog.mirror.mirror import (
     SPAN_MAX,
     ClusterSource,
@@ -696,6 +701,17 @@ def test_another_leader_may_have_removed_others() -> None:
     known = begun(compacted_source(40, clean_end=80))
     assert not is_whole(known, compacted_source(60, epoch=4))
     assert known.checked(compacted_source(60, epoch=4), 70) == Known(4, 70)
+
+
+@pytest.mark.parametrize(("policy", "is_refused"), [("compact,delete", True), ("delete", False)])
+def test_only_the_leader_says_which_tombstones_are_gone(policy: str, is_refused: bool) -> None:
+    part = replace(compacted_source(50), by_leader=False)
+    topic = TopicDescription("t", "id", {"cleanup.policy": policy}, {}, (part,))
+    if is_refused:
+        with pytest.raises(LeaderNotAvailableError, match="t:0: the leader does not respond"):
+            by_partition([topic])
+    else:
+        assert by_partition([topic]) == {TopicPartition("t", 0): part}
 
 
 def test_what_was_read_since_counts_from_the_next_comparison_on() -> None:

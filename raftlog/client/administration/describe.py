@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from raftlog import limits
 from raftlog.client import descriptions
@@ -534,17 +534,24 @@ async def describe_topics(
         step = limits.TOPICS_PER_REQUEST_MAX
         parts = [list(topics[start : start + step]) for start in range(0, len(topics), step)]
     found = [topic for part in parts for topic in await _described_topics(cluster, part, span)]
-    for topic in found:
+    for topic, _absent in found:
         if topic.failure is not None:
             raise named_failure(topic.name, topic.failure)
-    return [descriptions.topic_description(topic) for topic in found]
+    return [descriptions.topic_description(topic, absent) for topic, absent in found]
+
+
+class _Described(NamedTuple):
+    """``absent``: partitions whose leader has not reported."""
+
+    topic: TopicDescription
+    absent: frozenset[int]
 
 
 async def _described_topics(
     cluster: Cluster, names: list[str] | None, span: PartitionRange | None
-) -> list[TopicDescription]:
+) -> list[_Described]:
     """Return the topics, page by page. A topic that does not exist has a ``failure``."""
-    found: list[TopicDescription] = []
+    found: list[_Described] = []
     after = ""
     while True:
         request = DescribeTopicsRequest(topics=names, after=after, paged=True, span=span)
@@ -560,7 +567,7 @@ async def _described_topics(
 
 async def _describe_page(
     cluster: Cluster, request: DescribeTopicsRequest
-) -> tuple[list[TopicDescription], str | None]:
+) -> tuple[list[_Described], str | None]:
     """Return the first of these topics, and the name of the last one; None after all of them."""
     names = request.topics
     answers = await ask_every_broker(cluster, apis.DESCRIBE_TOPICS, request)
@@ -588,14 +595,14 @@ async def _describe_page(
         for sayings in reported.values()
         if names is not None or not decides or any(said[0] == controller for said in sayings)
     ]
-    return found if names is not None else sorted(found, key=lambda topic: topic.name), end
+    return found if names is not None else sorted(found, key=lambda each: each.topic.name), end
 
 
 def _merged_topic(
     reported: Sequence[tuple[int, TopicDescription]],
     controller: int | None,
     span: PartitionRange | None,
-) -> TopicDescription:
+) -> _Described:
     newest = max(reported, key=lambda said: (said[0] == controller, _newest_epoch(said[1])))[1]
     same = [(source, topic) for source, topic in reported if topic.id == newest.id]
     partitions: dict[int, list[tuple[int, PartitionDescription]]] = {}
@@ -603,20 +610,23 @@ def _merged_topic(
         for part in topic.partitions:
             partitions.setdefault(part.info.partition, []).append((source, part))
     count = max(*(topic.partition_count for _, topic in same), max(partitions, default=-1) + 1)
-    return TopicDescription(
+    chosen = {
+        number: max(partitions[number], key=_part_weight)
+        for number in numbers_of(span, count)  # brokers of earlier releases list all
+        if number in partitions
+    }
+    topic = TopicDescription(
         name=newest.name,
         failure=newest.failure,
         id=newest.id,
         config=newest.config,
         config_overrides=newest.config_overrides,
-        partitions=[
-            max(partitions[number], key=_part_weight)[1]
-            for number in numbers_of(span, count)  # brokers of earlier releases list all
-            if number in partitions
-        ],
+        partitions=[part for _source, part in chosen.values()],
         is_internal=newest.is_internal,
         partition_count=count,
     )
+    absent = [number for number, (source, part) in chosen.items() if source != part.info.leader]
+    return _Described(topic, frozenset(absent))
 
 
 def _newest_epoch(topic: TopicDescription) -> int:

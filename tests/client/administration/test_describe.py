@@ -186,10 +186,14 @@ async def test_topics_are_described_by_each_partitions_leader(fake: FakeCluster)
         first, second = await admin.describe_topics()
         assert (first.name, second.name) == ("t", "u")
         assert [part.high_watermark for part in first.partitions] == [5, 4]
-        assert [part.leader for part in first.partitions] == [2, 3]
+        assert [(part.leader, part.by_leader) for part in first.partitions] == [
+            (2, True),
+            (3, True),
+        ]
         fake.kill(2)
         (first,) = await admin.describe_topics(["t"])
         assert [part.high_watermark for part in first.partitions] == [1, 4]
+        assert [part.by_leader for part in first.partitions] == [False, True]
 
 
 @runs(run, brokers=2)
