@@ -278,7 +278,9 @@ def replica(*, start: int = 0, others: int = 0) -> Any:
         table.transactions.begin(ID + 1 + number, 0)
         table.transactions.end(ID + 1 + number, 1, is_commit=False)
     table.transactions.end(ID, 2, is_commit=False)
-    log = SimpleNamespace(log_start_offset=start, log_end_offset=3, last_epoch=4, producers=table)
+    log = SimpleNamespace(
+        log_start_offset=start, log_end_offset=3, last_epoch=4, producers=table, damage=""
+    )
     return SimpleNamespace(log=log, high_watermark=3, last_stable_offset=3)
 
 
