@@ -514,7 +514,7 @@ def topic_description(
 
 
 def _partition_description(
-    part: wire.PartitionDescription, absent: Collection[int]
+    part: wire.PartitionDescription, absent: Collection[int] = ()
 ) -> PartitionDescription:
     info = part.info
     return PartitionDescription(
