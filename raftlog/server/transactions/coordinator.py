@@ -342,14 +342,11 @@ class TransactionCoordinator:
                 f"coordinator epoch {marker.coordinator_epoch}: none of them is negative"
             )
         host = self._context.topics.host(topic, partition)
-        if topic == OFFSETS_TOPIC:  # the offsets that are pending there are no records yet
-            host.check_leading()
-            shard = self._context.coordinator.shard_of(partition)
-            shard.end_transaction(marker, lambda _nothing: done(None), done)
-            return
-        # guard: an operator writes no marker among the records of the brokers
-        check_not_internal(topic)
-        host.append_marker(marker, done)
+        if topic != OFFSETS_TOPIC:
+            # guard: an operator writes no marker among the records of the brokers
+            check_not_internal(topic)
+        host.check_leading()
+        self._end(host, marker, done)
 
     def take_marker(self, item: MarkerPart, done: Acknowledge) -> None:
         """End a transaction in a partition that this broker leads. ``done``: once that is
@@ -420,12 +417,17 @@ class TransactionCoordinator:
         if self._marked.has(host, marker, number):
             host.when_committed(host.log.log_end_offset, done)
             return
-        if part.topic == OFFSETS_TOPIC:
-            shard = context.coordinator.shard_of(part.partition)
+        self._end(host, marker, done)
+        self._marked.note(host, marker, number)
+
+    def _end(self, host: Partition, marker: Marker, done: Acknowledge) -> None:
+        """End the transaction in a partition. Offsets that are pending are no records yet."""
+        name = host.topic_partition
+        if name.topic == OFFSETS_TOPIC:
+            shard = self._context.coordinator.shard_of(name.partition)
             shard.end_transaction(marker, lambda _nothing: done(None), done)
         else:
             host.append_marker(marker, done)
-        self._marked.note(host, marker, number)
 
 
 class MarkedTransactions:
