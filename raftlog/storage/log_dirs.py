@@ -119,7 +119,7 @@ class LogDir:
             if not self.failure:
                 self._disk.write_atomic(f"{self.path}/probe", b"")
         except OSError as error:
-            if error.errno not in NO_ROOM:  # else another probe tells
+            if error.errno not in NO_ROOM:  # else the next probe decides
                 self.contain(error)
 
     def has_surplus(self) -> bool:

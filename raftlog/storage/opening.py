@@ -421,7 +421,7 @@ def headers_from(
     a producer are checked with all their bytes, because only the CRC of the whole batch covers what
     a table of producers is made of. Raises ``DamagedLogError``."""
     for segment in segments:
-        if segment.next_offset <= from_offset:
+        if segment.next_offset <= from_offset or segment.base_offset >= end:
             continue
         was_open = segment.is_open
         for position, header in segment.headers(segment.index.position_for_offset(from_offset)):

@@ -289,7 +289,7 @@ class Segment:
             headers = list(self._headers_before(offset, start))
             if headers or entry < 0:
                 end = start + sum(header.length for header in headers)
-                return Kept(max(entry, -1), headers, end)
+                return Kept(entry, headers, end)
             entry -= 1  # the chain value of the batch before is needed
 
     def _headers_before(self, offset: Offset, start: int) -> Iterator[BatchHeader]:

@@ -842,6 +842,19 @@ def test_a_truncation_believes_no_corrupt_marker(bit: int, config: TopicConfig) 
     assert killed(disk, config).damage
 
 
+def test_a_truncation_reads_no_segment_that_it_removes() -> None:
+    disk = sim_disk()
+    log = open_log(disk, SMALL)
+    transactions_send(log, ONE, 0)
+    end(log, ONE, commit=True)
+    while log.segment_count == 1:
+        append(log, BIG)
+    disk.flip_bit(files(disk, ".log")[-1], 8)
+    log.truncate_to(1)
+    assert (log.log_end_offset, log.damage) == (1, "")
+    assert log.producers.transactions.opened() == [(ONE, 0)]
+
+
 def test_a_truncation_believes_no_corrupt_batch_that_it_removes() -> None:
     """It belonged to a transaction, so that the log is replayed."""
     disk = sim_disk()
