@@ -359,6 +359,7 @@ class Housekeeping:
     ) -> None:
         """``save_copies``: save the record of all copies (``storage.copies``)."""
         self._hosts = hosts
+        self._loop = loop
         self.compactor = compactor
         self.scrub = Scrubber(hosts, verifier, interval_ms=config.log_scrub_interval_ms)
         # guard: a broker checks the files of its logs
@@ -394,11 +395,23 @@ class Housekeeping:
     async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1_000)
-            await work()
+            # An internal error ends this round only, so that retention does not stop for good.
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - reported; no caller would do it
+                self._report("a round of housekeeping failed:", error)
+
+    def _report(self, what: str, error: Exception) -> None:
+        text = f"{what} reason=internal_error. Report this error"
+        self._loop.call_exception_handler({"message": text, "exception": error})
 
     async def _visit(self, visit: Callable[[Partition], None]) -> None:
         for number, host in enumerate(tuple(self._hosts()), start=1):
             if host.closed is None:
-                visit(host)
+                # An internal error in one partition does not affect the others.
+                try:
+                    visit(host)
+                except Exception as error:  # noqa: BLE001 - reported; no caller would do it
+                    self._report(f"housekeeping failed: partition={host.topic_partition}", error)
             if number % HOSTS_PER_TURN == 0:
                 await asyncio.sleep(0)

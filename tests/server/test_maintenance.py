@@ -128,6 +128,34 @@ def test_the_durable_end_is_recorded_at_an_interval(tmp_path: Path, clock: FakeC
         broker.wait_until(lambda: recorded() == [3])
 
 
+def housekeeping_of(
+    s: Scene,
+    hosts: list[Partition],
+    settings: dict[str, str],
+    *,
+    on_damage: Callable[[Partition], object] = id,
+    saves: list[float] | None = None,
+) -> Housekeeping:
+    """Work in a scene. ``saves``: gets the times at which the record of the copies is saved."""
+    config = BrokerConfig.from_text(settings)
+    verifier = LogVerifier(Counters(), on_damage=on_damage)
+    compactor = LogCleaner(
+        config,
+        lambda: hosts,
+        s.workers,
+        clock=s.services.clock,
+        entropy=bytes,
+        verifier=verifier,
+        on_failed=s.failures.append,
+    )
+
+    async def save_copies() -> None:
+        if saves is not None:
+            saves.append(s.loop.time())
+
+    return Housekeeping(config, s.loop, lambda: hosts, verifier, compactor, save_copies)
+
+
 @pytest.mark.parametrize("interval_ms", ["1", "0"])
 def test_damage_is_looked_for_unless_that_is_off(
     interval_ms: str, caplog: pytest.LogCaptureFixture
@@ -139,24 +167,10 @@ def test_damage_is_looked_for_unless_that_is_off(
         hosts = [s.host(partition=number) for number in range(3)]
         for host in hosts:
             write(host.log, b"x" * 200)
-        config = BrokerConfig.from_text({"log.scrub.interval.ms": interval_ms})
         noted: list[Partition] = []
         saves: list[float] = []
-        verifier = LogVerifier(Counters(), on_damage=noted.append)
-        compactor = LogCleaner(
-            config,
-            lambda: hosts,
-            s.workers,
-            clock=s.services.clock,
-            entropy=bytes,
-            verifier=verifier,
-            on_failed=s.failures.append,
-        )
-
-        async def save_copies() -> None:
-            saves.append(s.loop.time())
-
-        housekeeping = Housekeeping(config, s.loop, lambda: hosts, verifier, compactor, save_copies)
+        settings = {"log.scrub.interval.ms": interval_ms}
+        housekeeping = housekeeping_of(s, hosts, settings, on_damage=noted.append, saves=saves)
         await asyncio.sleep(5)
         assert len(saves) >= 4
         harm(hosts[1], s.disk)
@@ -169,6 +183,36 @@ def test_damage_is_looked_for_unless_that_is_off(
 
     with caplog.at_level(logging.ERROR):
         play(test)
+
+
+def test_an_internal_error_ends_neither_the_round_of_the_others_nor_the_later_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visited: list[int] = []
+    reported: list[str] = []
+
+    def retire_or_fail(host: Partition) -> None:
+        visited.append(host.topic_partition.partition)
+        if host.topic_partition.partition == 0:
+            raise ZeroDivisionError
+
+    async def test(s: Scene) -> None:
+        hosts = [s.host(partition=number) for number in range(2)]
+        monkeypatch.setattr(Partition, "apply_retention", retire_or_fail)
+        s.loop.set_exception_handler(lambda _loop, context: reported.append(context["message"]))
+        settings = {"log.retention.check.interval.ms": "1000"}
+        housekeeping = housekeeping_of(s, hosts, settings)
+        monkeypatch.setattr(housekeeping.scrub, "_measure", None)  # its rounds fail as a whole
+        await asyncio.sleep(2.5)
+        await housekeeping.stop()
+
+    play(test)
+    assert visited == [0, 1, 0, 1]
+    ending = "reason=internal_error. Report this error"
+    assert reported == 2 * [
+        f"housekeeping failed: partition=t:0 {ending}",
+        f"a round of housekeeping failed: {ending}",
+    ]
 
 
 def test_files_that_vanish_are_noticed(
