@@ -204,3 +204,26 @@ def test_kafka_clients_get_the_rows(broker: RunningBroker, checked: Client) -> N
         producer.flush(TIMEOUT_S)
     assert errors[0] is None
     assert errors[1].code() == confluent_kafka.KafkaError.INVALID_RECORD
+
+
+def test_a_topic_may_be_deleted_during_the_check_of_a_kafka_client(
+    broker: RunningBroker, checked: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the failed answer for one partition ended the whole request."""
+
+    def check(topic: str, *_: object) -> None:
+        broker.await_(broker.broker.context.cluster.topics.delete(topic, None))
+        raise RecordSchemaError("no")
+
+    monkeypatch.setattr(broker.broker.context.registry.checks, "check", check)
+    errors: list[Any] = []
+    checked.create("plain")
+    settings = {"bootstrap.servers": str(broker.address), "linger.ms": 100}
+    producer = confluent_kafka.Producer(settings)
+    for topic in ("by-id", "plain"):
+        producer.produce(topic, GOOD, callback=lambda error, _: errors.append(error))
+    producer.flush(TIMEOUT_S)
+    assert sorted(error.code() if error else 0 for error in errors) == [
+        0,
+        confluent_kafka.KafkaError.INVALID_RECORD,
+    ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -89,12 +89,17 @@ async def delete_topic(context: BrokerContext, name: str, topic_id: str | None) 
     return await context.cluster.topics.delete(name, topic_id)
 
 
+def check_alterable(name: str, changes: Iterable[str]) -> None:
+    """Raise ``InvalidTopicError`` for an internal topic, unless clients may change these."""
+    if not INTERNAL_SETTINGS.issuperset(changes):
+        check_not_internal(name)
+
+
 async def alter_topic(
     context: BrokerContext, name: str, changes: Mapping[str, str | None]
 ) -> NamedTopic:
     """Change settings of a topic; None resets one to its default."""
-    if not changes.keys() <= INTERNAL_SETTINGS:
-        check_not_internal(name)
+    check_alterable(name, changes)
     return await context.cluster.topics.alter(name, changes)
 
 

@@ -8,6 +8,7 @@ connection's later requests wait.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -299,8 +300,9 @@ class _Produce:
         elif self._request.version >= 13 and isinstance(error, UnknownTopicError):
             refused.error_code = errors.UNKNOWN_TOPIC_ID
         elif refused.error_code in _WITH_LOG_START:
-            host = host_of(self._context, part.topic, part.partition)
-            refused.log_start_offset = host.log.log_start_offset
+            with suppress(RaftlogError):  # the topic was deleted during the check of its schemas
+                host = host_of(self._context, part.topic, part.partition)
+                refused.log_start_offset = host.log.log_start_offset
         return refused
 
     def _complete(self, outcomes: list[Message]) -> None:

@@ -43,7 +43,7 @@ from raftlog.server.kafka.reply import KafkaReply, ResponseRoom, by_topic, check
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
 from raftlog.server.topic_table import HostedTopic
-from raftlog.types import check_topic_name
+from raftlog.types import check_not_internal, check_topic_name
 
 Item = TypeVar("Item")
 
@@ -343,6 +343,7 @@ def handle_extend(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
                 f"{topic.count} would not be an increase."
             )
         if message.validate_only:
+            check_not_internal(topic.name)
             return known
         return await topic_operations.extend_topic(context, topic.name, topic.count)
 
@@ -835,6 +836,7 @@ def _alter(
         topic = _topic(context, resource.resource_name)
         changes = own_settings(changes_of(resource, topic.overrides, topic.config.to_text()))
         if message.validate_only:
+            topic_operations.check_alterable(topic.name, changes)
             _validate(context, topic, changes)
         elif changes:
             await topic_operations.alter_topic(context, topic.name, changes)

@@ -12,6 +12,8 @@ from raftlog.config.topic import TOPIC_KEYS
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
 from raftlog.kafka.api import IGNORED_KEYS
+from raftlog.testing import wait_until
+from raftlog.types import OFFSETS_TOPIC
 from tests.record.kafka_batches import KafkaRecord, kafka_batch
 from tests.server.harness import RunningBroker
 from tests.server.kafka.kafka_client import KafkaClient
@@ -374,23 +376,34 @@ def test_topics_are_deleted_by_name_and_by_id(kafka_client: KafkaClient) -> None
     assert by_id.responses[2].name == "doomed2"
 
 
+def extend(client: KafkaClient, name: str, count: int, *, validate_only: bool = False) -> int:
+    wanted = Extend.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    message = Extend.root(topics=[wanted], timeout_ms=9_000, validate_only=validate_only)
+    (result,) = client.ask(apis.CREATE_PARTITIONS, 3, message).results
+    assert result.name == name
+    code: int = result.error_code
+    return code
+
+
 def test_partitions_are_added(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
     create(kafka_client, topic("grows", 1))
-
-    def extend(count: int, *, validate_only: bool = False) -> int:
-        wanted = Extend.CreatePartitionsTopic(name="grows", count=count, assignments=None)
-        message = Extend.root(topics=[wanted], timeout_ms=9_000, validate_only=validate_only)
-        (result,) = kafka_client.ask(apis.CREATE_PARTITIONS, 3, message).results
-        assert result.name == "grows"
-        code: int = result.error_code
-        return code
-
     topics = kafka_broker.broker.context.topics
-    assert extend(4, validate_only=True) == 0
+    assert extend(kafka_client, "grows", 4, validate_only=True) == 0
     assert len(topics.topic("grows").hosts) == 1
-    assert extend(4) == 0
+    assert extend(kafka_client, "grows", 4) == 0
     assert len(topics.topic("grows").hosts) == 4
-    assert extend(3) == errors.INVALID_PARTITIONS
+    assert extend(kafka_client, "grows", 3) == errors.INVALID_PARTITIONS
+
+
+def test_internal_topics_are_not_changed(kafka_client: KafkaClient) -> None:
+    """Once, a request with validate_only was a success."""
+    find = codec.structs("request", apis.FIND_COORDINATOR.key).root(key="g")
+    wait_until(lambda: not kafka_client.ask(apis.FIND_COORDINATOR, 3, find).error_code)
+    setting = "retention.ms", 0, "1"
+    for only in (True, False):
+        assert extend(kafka_client, OFFSETS_TOPIC, 99, validate_only=only) == errors.INVALID_TOPIC
+        refused = change(kafka_client, OFFSETS_TOPIC, setting, validate_only=only)
+        assert refused == errors.INVALID_TOPIC
 
 
 def test_records_are_deleted(kafka_client: KafkaClient) -> None:
