@@ -91,7 +91,9 @@ def _check_found(count: int, pattern: str) -> None:
     help="Also set the offsets of groups that exist in the cluster and have no members.",
 )
 @options.keep_settings
-@click.option("--verify", "only_verify", is_flag=True, help="Verify the files; restore nothing.")
+@click.option(
+    "--verify", "only_verify", is_flag=True, help="Verify the files, of --topics; restore nothing."
+)
 @options.as_json
 @options.bootstrap
 def restore(
@@ -120,7 +122,7 @@ def restore(
     """
     store = open_store(url)
     if only_verify:
-        _verify(url, as_json=as_json)
+        _verify(url, topics, as_json=as_json)
         return
     run_mirror(
         BackupSource(store),
@@ -135,15 +137,16 @@ def restore(
     )
 
 
-def _verify(url: str, *, as_json: bool) -> None:
+def _verify(url: str, topics: str, *, as_json: bool) -> None:
     """Print each partition; exit with status 1 if one is corrupt."""
-    is_damaged = False
-    for tp, part, problem in verify(open_store(url)):
-        is_damaged |= bool(problem)
+    problems = []
+    for tp, part, problem in verify(open_store(url), topics):
+        problems.append(problem)
         row = {**tp._asdict(), "start": part.start, "end": part.end, "problem": problem}
         text = f"{tp}: offsets {part.start} to {part.end}: {problem or 'ok'}"
         output.report(row, text, as_json=as_json)
-    if is_damaged:
+    _check_found(len(problems), topics)
+    if any(problems):
         click.get_current_context().exit(STATUS_FAILED)
 
 

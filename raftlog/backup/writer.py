@@ -702,12 +702,17 @@ def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
     return found
 
 
-def verify(store: Store) -> Iterator[tuple[TopicPartition, PartitionFiles, str]]:
+def verify(
+    store: Store, topics: str = ".*"
+) -> Iterator[tuple[TopicPartition, PartitionFiles, str]]:
     """Read every file. Yields each partition with its problem; "" if it has none.
 
-    Raises ``InvalidRequestError`` if ``store`` has no backup.
+    ``topics``: pattern of whole topic names. Raises ``InvalidRequestError`` if ``store`` has no
+    backup.
     """
     for name, topic in sorted(read_manifest(store).topics.items()):
+        if not re.fullmatch(topics, name):
+            continue
         for number, part in enumerate(topic.partitions):
             tp = TopicPartition(name, number)
             problem = ""

@@ -64,6 +64,7 @@ def test_a_pattern_that_matches_no_topic_fails(
     for command in (
         ["backup", "--to", tmp_path],
         ["restore", "--from", tmp_path, "--bootstrap", other.bootstrap],
+        ["restore", "--from", tmp_path, "--verify"],
         ["mirror", "--from", bootstrap, "--to", other.bootstrap, "--once"],
     ):
         ran = raftlog(*command, *typo)
