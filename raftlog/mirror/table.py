@@ -173,7 +173,7 @@ class Table(Closeable, Mapping[bytes, bytes]):
         self._reading: tuple[_Content, int] | None = None  # what the reader continues
         self._changed = Condition()  # guards all below, and the content
         self._checks = 0
-        self._failure: RaftlogError | None = None
+        self._failure: Exception | None = None
         self._is_closed = Event()
         self._is_wanted = Event()  # a check by the thread
         self._thread: Thread | None = None
@@ -276,10 +276,12 @@ class Table(Closeable, Mapping[bytes, bytes]):
             except (RetriableError, OutcomeUnknownError) as error:
                 logger.warning("table waits: topic=%s error=%s", self.topic, error)
                 self._is_closed.wait(_CHECK_S)
-            except RaftlogError as error:
+            except Exception as error:  # an internal one, too: ``refresh`` raises it
                 with self._changed:
                     if not self._is_closed.is_set():
-                        logger.error("table ended: topic=%s error=%s", self.topic, error)
+                        is_known = isinstance(error, RaftlogError)
+                        text = "table ended: topic=%s error=%s"
+                        logger.error(text, self.topic, error, exc_info=not is_known)
                         self._failure = error
                     self._changed.notify_all()
                 return

@@ -156,6 +156,16 @@ def test_a_following_table_waits_for_brokers_and_reports_what_ends_it(
         assert table[b"a"] == b"1"
 
 
+def test_an_internal_error_of_a_following_table_is_raised(
+    log: raftlog.EmbeddedLog, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the thread ended, and the table was out of date without a word."""
+    with log.table(topic, follow=True) as table:
+        monkeypatch.setattr(Table, "_described", lambda _self: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            table.refresh()
+
+
 def test_a_failing_callback_is_logged_and_does_not_stop_the_table(
     log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str,
     caplog: pytest.LogCaptureFixture,
