@@ -85,6 +85,7 @@ ALL: Final = [
         CRASHING,
     ),
     Example("logstash_follow.sh", "Logstash"),
+    Example("rsyslog_agent.sh", "rsyslog", (), ("omkafka",)),
     Example("camus_parquet.py", "Camus", ("from-parquet",), SPARK_NEEDS),
     Example("mirror.sh", "MirrorMaker"),
     Example(
@@ -111,6 +112,7 @@ LOADED: Final = {
 INSTALL: Final = {
     "java": "apt install openjdk-17-jre-headless",
     "mvn": "apt install maven",
+    "omkafka": "apt install rsyslog-kafka",
     "postgres": "apt install postgresql",
     "psql": "apt install postgresql-client",
     "redis-server": "apt install redis",
@@ -124,6 +126,10 @@ def missing(needs: Sequence[str]) -> str:
         if need == "postgres":
             if postgres_directory() is None:
                 return f"no postgres ({INSTALL[need]})"
+        elif need == "omkafka":  # a module of rsyslog
+            modules = "lib*/rsyslog/omkafka.so", "lib*/*/rsyslog/omkafka.so"
+            if not any(any(Path("/usr").glob(each)) for each in modules):
+                return f"no omkafka ({INSTALL[need]})"
         elif need in INSTALL:
             if shutil.which(need) is None:
                 return f"no {need} ({INSTALL[need]})"
@@ -333,7 +339,7 @@ def environment(running: Cluster, directory: Path) -> dict[str, str]:
     return {
         **os.environ,
         **python_path(ROOT),
-        "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
         "RAFTLOG_BOOTSTRAP": running.bootstrap,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
