@@ -50,7 +50,14 @@ from raftlog.install import install_command
 from raftlog.mirror import compacted
 from raftlog.mirror import mirror as topics
 from raftlog.record import check_batches, verify_chain
-from raftlog.types import Offset, OffsetAndMetadata, OffsetAndTimestamp, TimestampMs, TopicPartition
+from raftlog.types import (
+    LeaderEpoch,
+    Offset,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TimestampMs,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +91,8 @@ class Chunk(msgspec.Struct, frozen=True):
 
 class PartitionFiles(msgspec.Struct):
     """Files of one partition, in the order of their offsets. ``start``: log start at the first
-    backup; ``end``: where the next backup continues. ``tombstones_removed_below``: of the leader,
-    at the end of the last backup.
+    backup; ``end``: where the next backup continues. ``tombstones_removed_below``: the
+    highest of the leaders that they were read from, and of those at the ends of the backups.
     """
 
     start: Offset
@@ -184,13 +191,14 @@ class Progress:
 @dataclass(slots=True)
 class _Part:
     """A partition to read. ``goal``: its end offset at the start of the backup. ``known``: what its
-    files have, for ``compacted.is_whole``.
+    files have, and ``read``: what was read since; for ``compacted.is_whole``.
     """
 
     files: PartitionFiles
     name: Callable[[Offset, bytes], str]  # of a file, from its first offset and its content
     goal: Offset
     known: compacted.Known
+    read: Mapping[LeaderEpoch, Offset] = field(default_factory=dict)
     batches: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     start: Offset = 0  # of the batches
@@ -365,11 +373,15 @@ def _stale(
     found = compacted.by_partition(admin.describe_topics(names) if names else ())
     for tp, part in parts.items():
         if tp in found:
-            part.files.tombstones_removed_below = found[tp].tombstones_removed_below
+            part.files.tombstones_removed_below = max(
+                part.files.tombstones_removed_below,
+                found[tp].tombstones_removed_below,
+                *part.read.values(),
+            )
     again = {
         tp: part
         for tp, part in parts.items()
-        if tp in found and not compacted.is_whole(part.known, found[tp])
+        if tp in found and not compacted.is_whole(part.known, found[tp], part.read)
     }
     for tp, part in again.items():
         part.begin_anew(found[tp])
@@ -440,6 +452,9 @@ def _copy(
                 _flush(store, max(parts.values(), key=lambda each: each.size_bytes), progress)
             progress.lag = sum(max(each.goal - each.end, 0) for each in parts.values())
             on_progress(progress)
+        read = reader.take_removed_below()
+        for tp, part in parts.items():
+            part.read = read.get(tp, {})
 
 
 def _add(tp: TopicPartition, part: _Part, batch: Checked) -> None:
@@ -608,6 +623,10 @@ class BackupReader:
         tp, chunk = self._chunks.popleft()
         found = read_chunk(self._store, chunk)
         return tp, [batch for batch in found if batch[0].next_offset > self._positions[tp]]
+
+    def take_removed_below(self) -> dict[TopicPartition, dict[LeaderEpoch, Offset]]:
+        """Return nothing: the descriptions of a backup count all leaders that it was read from."""
+        return {}
 
 
 class BackupRecords:

@@ -87,6 +87,7 @@ from raftlog.types import (
     ConsumerRecord,
     GroupMetadata,
     K,
+    LeaderEpoch,
     Offset,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -1193,6 +1194,10 @@ class ConsumerCore:
         self.subscription.assign_at(positions)
         self.cluster.forget_topics({tp.topic for tp in positions})
         self._fetcher.activate()
+
+    async def take_removed_below(self) -> dict[TopicPartition, dict[LeaderEpoch, Offset]]:
+        """See ``BatchReader.take_removed_below``."""
+        return self._fetcher.take_removed_below()
 
     def turn(self, tp: TopicPartition) -> None:
         """Fetch ``tp`` from another replica from now on, if another one is usable."""

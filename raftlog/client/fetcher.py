@@ -105,6 +105,8 @@ class Fetcher:
         self._epochs: dict[TopicPartition, LeaderEpoch] = {}  # newest known leader epochs
         # Minimum duration of an empty fetch, which prevents a busy loop.
         self._empty_wait_ms = max(settings.fetch_max_wait_ms, _EMPTY_WAIT_MS_MIN)
+        # Of partitions that copies are made of: see ``BatchReader.take_removed_below``.
+        self._removed_below: dict[TopicPartition, dict[LeaderEpoch, Offset]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._active = False
         self._closed = False
@@ -255,8 +257,20 @@ class Fetcher:
                 self._failed(want, source, part.failure.to_error())
             else:
                 aborted = () if part is None else part.aborted
+                if part is not None and part.tombstones_removed_below:
+                    self._note_removed(want.part.tp, source, part.tombstones_removed_below)
                 self._on_batches(want, source, view, aborted, is_early=is_early)
         self.poll()
+
+    def _note_removed(self, tp: TopicPartition, source: Source, below: Offset) -> None:
+        if not self._settings.has_stand_in:  # of consumers, nobody would take it
+            by_epoch = self._removed_below.setdefault(tp, {})
+            by_epoch[source.leader_epoch] = max(by_epoch.get(source.leader_epoch, 0), below)
+
+    def take_removed_below(self) -> dict[TopicPartition, dict[LeaderEpoch, Offset]]:
+        """See ``BatchReader.take_removed_below``."""
+        taken, self._removed_below = self._removed_below, {}
+        return taken
 
     def _note_wait(self, broker_id: int, *, is_idle: bool) -> None:
         longer = min(2 * self._waits.get(broker_id, 1), _IDLE_WAITS_MAX)

@@ -48,7 +48,7 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.records import MetadataRequest, MetadataResponse
 from raftlog.protocol.schema import PartitionRange
 from raftlog.record.arrow import schema_of
-from raftlog.types import Offset, TopicPartition
+from raftlog.types import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,6 +162,13 @@ class BatchReader(PartitionReader):
             self._check_open()
             found = self._core.take_checked()
         return found
+
+    def take_removed_below(self) -> dict[TopicPartition, dict[LeaderEpoch, Offset]]:
+        """Return the highest ``tombstones_removed_below`` of the responses since the last call, for
+        each partition by the epoch of the leader that sent them. Zeros are left out.
+        """
+        self._check_open()
+        return self._thread.call(self._core.take_removed_below)
 
 
 # -- ranges ----------------------------------------------------------------------------------------

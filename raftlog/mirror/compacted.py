@@ -8,8 +8,9 @@ would come back permanently. Followers have the same problem, and the same answe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
 from raftlog.errors import LeaderNotAvailableError
@@ -70,16 +71,27 @@ def begun(source: PartitionDescription) -> Known:
     return Known(source.leader_epoch, source.log_start_offset, lacks)
 
 
-def is_whole(known: Known, source: PartitionDescription) -> bool:
+def is_whole(
+    known: Known, source: PartitionDescription, read: Mapping[LeaderEpoch, Offset]
+) -> bool:
     """Return whether the copy has all tombstones that it needs, up to what it has read until now.
 
-    ``source``: described after that. The copy has read from ``known.end`` on since.
+    ``source``: described after that. The copy has read from ``known.end`` on since. ``read``: what
+    the leaders of each epoch had removed when it did (``BatchReader.take_removed_below``): it may
+    have read from one that no longer leads.
     """
-    # guard: another leader has removed other tombstones
-    is_same = source.leader_epoch == known.epoch
-    # guard: a copy has all tombstones of what it has read
-    return not must_restart(
-        log_end=known.end,
-        copied_below=known.copied_below if is_same else 0,
-        removed_below=source.tombstones_removed_below,
-    )
+
+    def lacks(epoch: LeaderEpoch, removed_below: Offset) -> bool:
+        # guard: another leader has removed other tombstones
+        is_same = epoch == known.epoch
+        # guard: a copy has all tombstones of what it has read
+        return must_restart(
+            log_end=known.end,
+            copied_below=known.copied_below if is_same else 0,
+            removed_below=removed_below,
+        )
+
+    if lacks(source.leader_epoch, source.tombstones_removed_below):
+        return False
+    # guard: a copy compares with each leader that it has read from
+    return not any(starmap(lacks, read.items()))

@@ -54,6 +54,7 @@ from raftlog.record.codec import hole_of
 from raftlog.types import (
     Buffer,
     ConsumerRecord,
+    LeaderEpoch,
     NewTopic,
     Offset,
     OffsetAndMetadata,
@@ -422,6 +423,8 @@ class SourceReader(Protocol):
 
     def poll(self, timeout_s: float) -> tuple[TopicPartition | None, list[Checked]]: ...
 
+    def take_removed_below(self) -> Mapping[TopicPartition, Mapping[LeaderEpoch, Offset]]: ...
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -780,10 +783,11 @@ class Session:
         ``descriptions``: of the source, now.
         """
         parts = compacted.by_partition(descriptions)
+        read = self._reader.take_removed_below()
         stale = sorted({
             copy.target.topic
             for tp, copy in self._copies.items()
-            if tp in parts and not compacted.is_whole(copy.known, parts[tp])
+            if tp in parts and not compacted.is_whole(copy.known, parts[tp], read.get(tp, {}))
         })  # fmt: skip
         if not stale:
             for tp, copy in self._copies.items():

@@ -108,15 +108,23 @@ class _Content:
             place.start = part.log_start_offset
         return ""
 
-    def lacks_tombstones(self, topic: TopicDescription) -> str:
-        """Return why deleted keys may be left, after reading; "" if none can. Notes the state."""
+    def lacks_tombstones(
+        self,
+        topic: TopicDescription,
+        read: Mapping[TopicPartition, Mapping[LeaderEpoch, Offset]],
+    ) -> str:
+        """Return why deleted keys may be left, after reading; "" if none can. Notes the state.
+
+        ``read``: see ``BatchReader.take_removed_below``.
+        """
         if self.topic_id != topic.id:
             return "the topic was created again"
         for part in topic.partitions:
             place = self.places.get(part.partition)
             if place is None:
                 continue
-            if not compacted.is_whole(place.known, part):
+            of_leaders = read.get(TopicPartition(topic.name, part.partition), {})
+            if not compacted.is_whole(place.known, part, of_leaders):
                 return (
                     f"partition {part.partition}: compaction has removed tombstones below offset "
                     f"{part.tombstones_removed_below} that were not read"
@@ -343,6 +351,7 @@ class Table(Closeable, Mapping[bytes, bytes]):
             if content is None:
                 content = _Content(topic.id)
                 content.continues(topic, ends)
+                self._reader.take_removed_below()  # of what it does not contain
             is_new = content is not self._content
             try:
                 problem = self._read(content, ends, None if is_new else self._on_change)
@@ -350,7 +359,9 @@ class Table(Closeable, Mapping[bytes, bytes]):
                 # guard: a table reads again what it may not have applied
                 self._reading = None  # KeyboardInterrupt: the reader may be ahead of the table
                 raise
-            problem = problem or content.lacks_tombstones(self._described())
+            problem = problem or content.lacks_tombstones(
+                self._described(), self._reader.take_removed_below()
+            )
             if not problem:
                 self._publish(content)
                 return

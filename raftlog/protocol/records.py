@@ -292,7 +292,8 @@ class FetchedPartition(Message):
     """Fetched batches of a partition. ``high_watermark``: end offset of the committed records.
 
     ``stable_offset``: end of the records whose transactions have all ended. ``aborted``: of a fetch
-    with isolation ``committed``.
+    with isolation ``committed``. ``tombstones_removed_below``: of the log that was read; see
+    ``CompactionState``.
     """
 
     topic: TopicName
@@ -303,6 +304,7 @@ class FetchedPartition(Message):
     length: ByteCount = 0
     stable_offset: WireOffset = -1
     aborted: list[AbortedTransaction] = []
+    tombstones_removed_below: Counter = 0
 
 
 class FetchResponse(Message):

@@ -14,6 +14,7 @@ from raftlog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from raftlog.backup import BackupSource, Progress, open_store, verify, write_backup, writer
 from raftlog.backup.writer import Directory, StillHeld, read_chunk, read_manifest
 from raftlog.client.descriptions import TopicDescription
+from raftlog.client.fetcher import Fetcher
 from raftlog.errors import ChainMismatchError, CorruptBatchError, InvalidRequestError
 from raftlog.mirror import Mirror
 from raftlog.mirror import Progress as Restored
@@ -259,3 +260,10 @@ def test_a_backup_that_lacks_removed_tombstones_is_made_anew(
     assert [problem for _, _, problem in verify(Directory(tmp_path))] == ["", ""]
     assert restore(tmp_path, target, "tombs").copied_again == ["tombs"]
     assert contents(target, "tombs") == contents(source, "tombs")
+    # Another leader served a part of the records, and leads no more.
+    monkeypatch.setattr(ForgetfulAdmin, "removed_below", 0)
+    answers = [{TopicPartition("tombs", 1): {99: 31}}, {}]
+    monkeypatch.setattr(Fetcher, "take_removed_below", lambda _: answers.pop(0))
+    assert back_up(source, tmp_path, "tombs").copied_again == 1
+    found = read_manifest(Directory(tmp_path)).topics["tombs"].partitions
+    assert [part.tombstones_removed_below for part in found] == [21, 31]

@@ -513,6 +513,28 @@ def test_a_topic_that_is_deleted_is_told_of() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("has_stand_in", [True, False])
+def test_copies_get_what_each_leader_had_removed(*, has_stand_in: bool) -> None:
+    def answer(below: int) -> Behaviour:
+        def behave(peer: Peer, request: Request) -> None:
+            part = FetchedPartition(topic="t", partition=0, tombstones_removed_below=below)
+            peer.write(peer.state.reply(request, FetchResponse(partitions=[part])))
+
+        return behave
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fake.next(apis.FETCH, answer(7), answer(9), answer(0))
+        async with Rig(fake, has_stand_in=has_stand_in) as rig:
+            await asyncio.sleep(1)
+            epoch = rig.cluster.view.topic("t").partitions[0].leader_epoch
+            taken = rig.fetcher.take_removed_below()
+            assert taken == ({} if has_stand_in else {A: {epoch: 9}})
+            assert rig.fetcher.take_removed_below() == {}
+
+    run(test)
+
+
 def test_an_answer_whose_lengths_do_not_add_up_is_refused() -> None:
     def answer(peer: Peer, request: Request) -> None:
         part = FetchedPartition(topic="t", partition=0, length=99)

@@ -15,6 +15,7 @@ import raftlog
 from raftlog import Admin, NewTopic, TopicPartition
 from raftlog.client.consumer import Checked
 from raftlog.client.descriptions import PartitionDescription, TopicDescription, TopicListing
+from raftlog.client.fetcher import Fetcher
 from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
 from raftlog.embedded import ADDRESS, EmbeddedLog
@@ -411,7 +412,7 @@ class WithoutTombstones:
 
 
 def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
-    source: EmbeddedLog, target: EmbeddedLog
+    source: EmbeddedLog, target: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.create_topic("t")
     send(source, [b"1", b"2", b"3"])
@@ -437,8 +438,8 @@ def test_a_copy_that_lacks_removed_tombstones_is_made_anew(
     with Session(settings, Progress()) as session:
         assert session.start()
         assert session.finish()
-        noted.removed_below = 5
-        assert not session.finish()
+        monkeypatch.setattr(Fetcher, "take_removed_below", lambda _: {TP: {99: 5}})
+        assert not session.finish(), "a leader in between had removed more"
     with target.admin() as admin:
         assert "t" not in admin.find_topics()
 
@@ -686,20 +687,20 @@ def compacted_source(
 
 
 def test_a_tombstone_beyond_what_was_read_must_still_be_there() -> None:
-    assert is_whole(Known(3, 50), compacted_source(50))
-    assert not is_whole(Known(3, 50), compacted_source(51))
+    assert is_whole(Known(3, 50), compacted_source(50), {})
+    assert not is_whole(Known(3, 50), compacted_source(51), {})
 
 
 def test_a_copy_that_begins_now_lacks_only_what_the_source_lacks() -> None:
     known = begun(compacted_source(40, clean_end=80))
     assert (known.end, known.copied_below) == (0, 80)
-    assert is_whole(known, compacted_source(80))
-    assert not is_whole(known, compacted_source(81))
+    assert is_whole(known, compacted_source(80), {})
+    assert not is_whole(known, compacted_source(81), {})
 
 
 def test_another_leader_may_have_removed_others() -> None:
     known = begun(compacted_source(40, clean_end=80))
-    assert not is_whole(known, compacted_source(60, epoch=4))
+    assert not is_whole(known, compacted_source(60, epoch=4), {})
     assert known.checked(compacted_source(60, epoch=4), 70) == Known(4, 70)
 
 
@@ -714,10 +715,17 @@ def test_only_the_leader_says_which_tombstones_are_gone(policy: str, is_refused:
         assert by_partition([topic]) == {TopicPartition("t", 0): part}
 
 
+def test_a_former_leader_may_have_removed_others_when_it_was_read() -> None:
+    known, source = begun(compacted_source(40, clean_end=80)), compacted_source(0, epoch=5)
+    assert is_whole(known, source, {3: 80})  # the copy began from that leader
+    assert not is_whole(known, source, {3: 81})
+    assert not is_whole(known, source, {3: 80, 4: 1})
+
+
 def test_what_was_read_since_counts_from_the_next_comparison_on() -> None:
     known = Known(3, 50).checked(compacted_source(50), 90)
-    assert is_whole(known, compacted_source(90))
-    assert not is_whole(known, compacted_source(91))
+    assert is_whole(known, compacted_source(90), {})
+    assert not is_whole(known, compacted_source(91), {})
 
 
 # -- groups ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import raftlog
 from raftlog import TopicPartition
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
+from raftlog.client.fetcher import Fetcher
 from raftlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -282,6 +283,21 @@ def test_a_snapshot_that_lacks_tombstones_is_dropped(
     described(monkeypatch, lambda found: without_tombstones(found, 100))
     reloaded(log, topic, saved)
     assert "compaction has removed tombstones below offset 100" in caplog.text
+
+
+def test_a_table_compares_with_each_leader_that_it_has_read_from(
+    log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    put(producer, topic, a=b"1")
+    with log.table(topic) as table:
+        answers = [{TopicPartition(topic, 0): {99: 50}}]
+        monkeypatch.setattr(
+            Fetcher, "take_removed_below", lambda _: answers.pop() if answers else {}
+        )
+        table.refresh()
+        assert dict(table.items()) == {b"a": b"1"}
+    assert "built again" in caplog.text
 
 
 def test_a_snapshot_beyond_the_end_or_of_other_records_is_dropped(

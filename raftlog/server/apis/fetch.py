@@ -54,6 +54,7 @@ def _answer(one: PartRead) -> FetchedPartition:
             AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in one.aborted
         ],
+        tombstones_removed_below=one.removed_below,
     )
 
 
@@ -112,6 +113,7 @@ class PartitionRead(Protocol):
 class PartRead(NamedTuple):
     """Batches of a partition, or why they cannot be read. ``size``: of the batches, in bytes.
     ``aborted``: the aborted transactions of the batches, for a reader of committed ones.
+    ``removed_below``: ``CompactionState.tombstones_removed_below``, after the batches were read.
     """
 
     part: Part
@@ -122,6 +124,7 @@ class PartRead(NamedTuple):
     log_start_offset: Offset
     stable_offset: Offset
     aborted: list[Aborted]
+    removed_below: Offset
 
 
 # Sends the response, in steps. Partitions without new records are omitted from the argument.
@@ -323,8 +326,11 @@ class Read:
         aborted: list[Aborted] = []
         if self._is_committed and part.offset <= host.last_aborted:
             aborted = host.aborted(part.offset, _end_of(batches))
-        start = host.log.log_start_offset
-        return PartRead(part, None, batches, size, host.high_watermark, start, stable, aborted)
+        log = host.log
+        return PartRead(
+            part, None, batches, size, host.high_watermark, log.log_start_offset, stable, aborted,
+            log.tombstones_removed_below,
+        )  # fmt: skip
 
     def _read_batches(
         self, part: Part, host: Partition, end: Offset, bytes_left: int
@@ -365,7 +371,7 @@ class Read:
 
 
 def _failed(part: Part, error: RaftlogError) -> PartRead:
-    return PartRead(part, error, [], 0, -1, -1, -1, [])
+    return PartRead(part, error, [], 0, -1, -1, -1, [], 0)
 
 
 def _end_of(chunks: list[bytes]) -> Offset:

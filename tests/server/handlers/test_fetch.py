@@ -55,6 +55,15 @@ def test_a_fetch_in_the_middle_of_a_batch_gives_the_whole_batch(client: Client) 
     assert only(parts).log_start_offset == 0
 
 
+def test_a_copy_gets_to_know_what_the_leader_has_removed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("t")
+    client.produce("t", batch_of(b"a"))
+    monkeypatch.setattr(Log, "tombstones_removed_below", 7)
+    assert only(client.fetch("t")[0]).tombstones_removed_below == 7
+
+
 def test_at_the_end_there_is_nothing_and_no_error(client: Client) -> None:
     client.create("t")
     client.produce("t", batch_of(b"a"))
