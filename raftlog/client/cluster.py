@@ -506,9 +506,11 @@ class Cluster:
                 except RaftlogError as error:
                     logger.debug("metadata refresh failed: error=%s", error)
 
-    def forget_topics(self, keep: Iterable[str]) -> None:
-        """Request metadata of the topics in ``keep`` only from now on."""
-        self._wanted &= set(keep)
+    def want_only(self, topics: Iterable[str]) -> None:
+        """Request metadata of these topics only from now on, also if it was not requested before:
+        the view has that of topics that were in use earlier.
+        """
+        self._wanted = set(topics)
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refresh = None

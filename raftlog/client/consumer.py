@@ -1182,7 +1182,7 @@ class ConsumerCore:
         self._keep_fresh()
         self._interest.nothing()
         self.subscription.assign_range(tp, start, until, served_by)
-        self.cluster.forget_topics({tp.topic})
+        self.cluster.want_only({tp.topic})
         self.turn(tp)
         self._fetcher.activate()
 
@@ -1192,7 +1192,7 @@ class ConsumerCore:
             await self.check_partition(tp)
         self._interest.nothing()
         self.subscription.assign_at(positions)
-        self.cluster.forget_topics({tp.topic for tp in positions})
+        self.cluster.want_only({tp.topic for tp in positions})
         self._fetcher.activate()
 
     async def take_removed_below(self) -> dict[TopicPartition, dict[LeaderEpoch, Offset]]:
@@ -1227,7 +1227,7 @@ class ConsumerCore:
     async def _begin(self) -> None:
         """Start reading. Looks up "latest" now, so that it does not depend on the first poll."""
         topics = {tp.topic for tp in self.subscription.parts}
-        self.cluster.forget_topics(topics.union(self._interest.topics))
+        self.cluster.want_only(topics.union(self._interest.topics))
         if self.settings.auto_offset_reset == "latest":
             await self.resolve_positions([tp for tp, part in self.subscription.parts.items()])
         self._fetcher.poll()

@@ -304,7 +304,7 @@ async def test_keeping_fresh_sees_what_no_error_tells(fake: FakeCluster) -> None
     await asyncio.sleep(61)
     assert cluster.view.topic("t").partition_count == 2
     keeper.cancel()
-    cluster.forget_topics([])
+    cluster.want_only([])
     await cluster.close()
 
 

@@ -252,6 +252,23 @@ def test_a_broker_that_dies_in_mid_read_costs_nothing(read_from: str) -> None:
         assert reader.position == 10
 
 
+@pytest.mark.parametrize("read_from", ["leader", "replica"])
+def test_a_topic_that_is_read_again_after_another_one_has_changed_its_leader(
+    read_from: str,
+) -> None:
+    """Once, its metadata was never asked for again, and the read waited for its whole time."""
+    fake = replicated()
+    fake.create("other", 1, leaders=[1])
+    other = TopicPartition("other", 0)
+    fake.topics["other"].logs[0] = fake.topics["t"].logs[0]
+    with reader_of(fake, read_from=read_from) as reader:
+        for tp in (A, other, A):
+            topic = fake.topics[tp.topic]
+            topic.leaders[0] = topic.leaders[0] % 3 + 1
+            found = flat(reader.read(tp, 0, 10, topic_id=topic.id, timeout_ms=5_000))
+            assert found == list(range(10))
+
+
 def test_a_replica_that_is_behind_is_left_for_another() -> None:
     fake = replicated()
     fake.topics["t"].known_ends = {2: 5, 3: 0}
