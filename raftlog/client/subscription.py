@@ -47,7 +47,7 @@ class Subscription:
         self.closed = False
         self._chunks: deque[Chunk] = deque()  # in arrival order
         self._buffered_bytes = 0
-        self._waiters: list[Callable[[], object]] = []
+        self._waiter: Callable[[], object] | None = None
         self._handed: list[PartitionFetchState] = []  # some of their records may be unprocessed
         self._settings = settings
         self._start: Start = start or settings.auto_offset_reset
@@ -470,12 +470,15 @@ class Subscription:
     # -- waiting
 
     def when_ready(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once: now, or when records arrive or the application must act."""
+        """Call ``callback`` once: now, or when records arrive or the application must act.
+
+        It replaces the callback of an earlier wait: that one has ended by its timeout or Ctrl-C.
+        """
         with self.lock:
             if not (self.closed or self.interrupted) and all(
                 chunk.part.paused for chunk in self._chunks
             ):
-                self._waiters.append(callback)
+                self._waiter = callback
                 return
         callback()
 
@@ -497,8 +500,8 @@ class Subscription:
             self._cut()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for callback in waiters:
+        callback, self._waiter = self._waiter, None
+        if callback is not None:
             callback()
 
 

@@ -331,7 +331,7 @@ def test_closing_ends_a_poll_of_another_thread(consumer_fake: FakeCluster) -> No
 
         thread = threading.Thread(target=read)
         thread.start()
-        while not consumer._subscription._waiters:
+        while not consumer._subscription._waiter:
             thread.join(0.001)
     thread.join(20)
     assert len(errors) == 1

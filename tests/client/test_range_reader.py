@@ -346,7 +346,7 @@ def test_closing_ends_a_read_of_another_thread(fake: FakeCluster) -> None:
 
         thread = threading.Thread(target=read)
         thread.start()
-        while not reader._subscription._waiters:
+        while not reader._subscription._waiter:
             thread.join(0.001)
     thread.join(20)
     assert len(errors) == 1

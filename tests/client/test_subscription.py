@@ -605,6 +605,15 @@ def test_a_wait_ends_when_there_is_something_to_do() -> None:
     assert woken == ["waiting", "at once"]
 
 
+def test_waits_that_ended_without_records_are_forgotten() -> None:
+    made = subscription()
+    woken: list[str] = []
+    made.when_ready(lambda: woken.append("timed out"))
+    made.when_ready(lambda: woken.append("waiting"))
+    made.shut()
+    assert woken == ["waiting"]
+
+
 def test_closing_ends_an_iteration() -> None:
     made = subscription()
     at(made, 0)

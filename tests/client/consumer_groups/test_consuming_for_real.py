@@ -297,7 +297,7 @@ def test_two_threads_at_once_are_told(log: EmbeddedLog, topic: str) -> None:
 
         thread = threading.Thread(target=read)
         thread.start()
-        while not consumer._subscription._waiters:
+        while not consumer._subscription._waiter:
             thread.join(0.001)
         for call in (consumer.poll, consumer.commit, consumer.unsubscribe):
             with pytest.raises(InvalidRequestError, match="two threads"):
