@@ -777,10 +777,12 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
             if self._used:
                 self._subscription.shut()
                 is_alone = self._in_use.acquire(timeout=timeout_ms / 1_000)  # shut() ends a poll
-                if rebalancer is not None:
-                    reading = run_now(rebalancer.give_up(errors, only_processed=only_processed))
-                    self._thread.call(lambda: self._core.leave(reading, timeout_ms, away=True))
-                self._thread.call(self._core.close)
+                try:
+                    if rebalancer is not None:
+                        reading = run_now(rebalancer.give_up(errors, only_processed=only_processed))
+                        self._thread.call(lambda: self._core.leave(reading, timeout_ms, away=True))
+                finally:  # also after Ctrl-C: the thread may be that of an embedded log
+                    self._thread.call(self._core.close)
                 if rebalancer is not None:
                     run_now(rebalancer.end(errors))
         finally:

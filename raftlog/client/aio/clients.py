@@ -659,10 +659,12 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
     async def _end(self, timeout_ms: int, *, only_processed: bool) -> None:
         self._subscription.shut()
         rebalancer, errors = self._rebalancer, list[Exception]()
-        if rebalancer is not None:
-            reading = await rebalancer.give_up(errors, only_processed=only_processed)
-            await self._core.leave(reading, timeout_ms, away=True)
-        await self._core.close()
+        try:
+            if rebalancer is not None:
+                reading = await rebalancer.give_up(errors, only_processed=only_processed)
+                await self._core.leave(reading, timeout_ms, away=True)
+        finally:  # also if it is cancelled: heartbeats would keep the partitions
+            await self._core.close()
         if rebalancer is not None:
             await rebalancer.end(errors)
 

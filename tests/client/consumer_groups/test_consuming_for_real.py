@@ -525,6 +525,20 @@ def test_who_closes_what_another_thread_is_closing_waits_for_that(
     timer.join()
 
 
+def test_a_close_that_is_interrupted_stops_the_consumer(
+    log: EmbeddedLog, closing_topic: str
+) -> None:
+    def interrupt(_partitions: list[TopicPartition]) -> None:
+        raise KeyboardInterrupt
+
+    consumer = consumer_of(log, closing_topic)
+    consumer.subscribe([closing_topic], on_revoke=interrupt)
+    some(consumer, 1)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert consumer._core._fetcher._closed, "the thread of the log goes on"
+
+
 def test_a_thread_that_has_ended_is_none_of_those_that_come_later(
     log: EmbeddedLog, closing_topic: str
 ) -> None:

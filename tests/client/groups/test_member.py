@@ -1275,6 +1275,21 @@ async def test_closed_by_another_task_only_what_is_processed_is_committed(
 
 
 @runs(run)
+async def test_a_close_that_is_cancelled_ends_the_membership(fake: FakeCluster) -> None:
+    filled(fake)
+    one, two = consumer_of(fake), consumer_of(fake)
+    await one.subscribe(["t"])
+    await some(one, 2)
+    fake.next(apis.OFFSET_COMMIT, *[ignore] * 9)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.close(), 1)
+    await two.subscribe(["t"])
+    async with asyncio.timeout(60):  # longer than the session, shorter than max_poll_interval_ms
+        await until(lambda: len(two._subscription.parts) == 2, two)
+    await two.close()
+
+
+@runs(run)
 async def test_who_closes_what_another_task_is_closing_waits_for_that(fake: FakeCluster) -> None:
     groups = filled(fake)
     consumer = consumer_of(fake)
