@@ -254,7 +254,12 @@ class Transactions:
         raise aborted(failure) from failure
 
     async def abort(self) -> None:
-        """Abort: fail the batches that are not acknowledged, and end the transaction."""
+        """Abort: fail the batches that are not acknowledged, and end the transaction.
+
+        Does nothing if none is open: Ctrl-C may have come before its begin, or during its end.
+        """
+        if not self.is_open:
+            return
         self.sender.abandon(TransactionAbortedError("the transaction was aborted"))
         await self._end_open(commit=False)
 
@@ -465,8 +470,13 @@ class Transaction(_TransactionBase):
         self._producer = producer
 
     def __enter__(self) -> Transaction:
-        self._producer._run_in_thread(self._transactions.begin)
-        self._is_active = True
+        try:
+            self._producer._run_in_thread(self._transactions.begin)
+            self._is_active = True
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: there is no __exit__
+                self._abort(error)
+            raise
         return self
 
     def send(
@@ -537,10 +547,10 @@ class Transaction(_TransactionBase):
             return
         try:
             self._producer.flush()
+            self._producer._run_in_thread(self._transactions.commit)
         except BaseException as interruption:
-            self._abort(interruption)
+            self._abort(interruption)  # unless the commit has begun
             raise
-        self._producer._run_in_thread(self._transactions.commit)
         self._note_committed()
 
     def _abort(self, error: BaseException) -> None:

@@ -695,6 +695,41 @@ def test_the_synchronous_producer() -> None:
         pass
 
 
+@pytest.mark.parametrize("edge", ["begin", "commit"])
+def test_ctrl_c_at_an_edge_of_a_block_leaves_no_transaction_open(
+    monkeypatch: pytest.MonkeyPatch, edge: str
+) -> None:
+    fake = FakeCluster()
+    fake.create("t", 1)
+    host = ClientEnvironment(connector=fake.connect)
+    with Producer(fake.bootstrap, host=host, transactional_id="x", linger_ms=0) as producer:
+
+        async def coordinate() -> FakeTransactions:
+            return FakeTransactions(fake)
+
+        known = producer._run_in_thread(coordinate)
+        call = producer._thread.call
+
+        def interrupted(work: Callable[[], Any], _timeout_s: float | None = None) -> None:
+            monkeypatch.setattr(producer._thread, "call", call)
+            if edge == "begin":
+                call(work)
+            raise KeyboardInterrupt
+
+        def run_block() -> None:
+            if edge == "begin":
+                monkeypatch.setattr(producer._thread, "call", interrupted)
+            with producer.transaction() as txn:
+                txn.send("t", b"a").result()
+                monkeypatch.setattr(producer._thread, "call", interrupted)
+
+        with pytest.raises(KeyboardInterrupt):
+            run_block()
+        with producer.transaction() as txn:
+            txn.send("t", b"b")
+    assert known.visible() == [b"b"]
+
+
 def test_without_a_transactional_id() -> None:
     with (
         Producer() as producer,
