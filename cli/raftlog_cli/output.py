@@ -464,4 +464,5 @@ def _input_headers(value: Any) -> Headers:
 def _header(pair: Any) -> Header:
     if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
         raise ValueError(f"{pair!r} is not a [name, value] pair")
+    bytes_from_json(pair[0])  # raises for a name that has no bytes
     return pair[0], bytes_from_json(pair[1])

@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from raftlog import Admin, Producer, RangesFuture
+from raftlog.client.producer_core import checked_headers
 from raftlog.client.resumable import ResumableProducer
 from raftlog.errors import InvalidRequestError, RaftlogError, UnknownTopicError, counted
 from raftlog.record import Codec
@@ -132,7 +133,7 @@ def produce(
     """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key cannot be combined with --key-separator")
-    encoded = tuple((name, os.fsencode(value)) for name, value in headers)
+    encoded = checked_headers([(name, os.fsencode(value)) for name, value in headers]) or ()
     if follow or files or once or state_file:
         _check_follow(follow, files, jsonl=jsonl, acks=acks, rate=rate)
         routing = Routing(partition, key, key_separator or "")

@@ -426,6 +426,12 @@ def checked_headers(headers: Any) -> Headers | None:
     for name, _ in checked:
         if not isinstance(name, str):
             raise TypeError(f"the header name {name!r} is not a str")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"the header name {name!r} cannot be written as UTF-8: {error}"
+            ) from error
     return checked
 
 

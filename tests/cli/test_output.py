@@ -358,6 +358,7 @@ def test_json_lines_are_records(line: bytes, record: InputRecord) -> None:
         (b'{"timestamp_ms": "now"}', "timestamp_ms is 'now'"),
         (b'{"headers": "a"}', "headers are an object"),
         (b'{"headers": [["a"]]}', "is not a .name, value. pair"),
+        (b'{"headers": {"\\ud800": "v"}}', "a string has half of a surrogate pair"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -516,6 +516,11 @@ def test_bad_headers_are_refused(headers: Any) -> None:
         checked_headers(headers)
 
 
+def test_header_names_that_utf8_does_not_have_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"header name .* UTF-8"):
+        checked_headers([("\udcff", b"1")])
+
+
 def test_timestamps_are_milliseconds() -> None:
     assert checked_timestamp(0) == 0
     with pytest.raises(TypeError, match="milliseconds"):
