@@ -360,13 +360,12 @@ class Scan:
         self, start: Place, end: Place, partitions: Iterable[int] | None, bounds: Bounds
     ) -> list[ScanRange]:
         ranges = self._source.extents(self.topic)
+        for name, place in (("start", start), ("end", end)):
+            if isinstance(place, Mapping):
+                self._check_numbers(name, place, len(ranges))
         if partitions is not None:
             wanted = sorted(set(partitions))
-            for number in wanted:
-                if number not in range(len(ranges)):
-                    raise UnknownPartitionError(
-                        f"{self.topic} has no partition {number}: it has 0 to {len(ranges) - 1}"
-                    )
+            self._check_numbers("partitions", wanted, len(ranges))
             ranges = [ranges[number] for number in wanted]
         starts = self._offsets("start", start, ranges)
         ends = self._offsets("end", end, ranges)
@@ -376,6 +375,13 @@ class Scan:
         ]
         return self._from_time(bounds, bounds.limit(chosen))
 
+    def _check_numbers(self, name: str, numbers: Iterable[int], count: int) -> None:
+        for number in numbers:
+            if number not in range(count):
+                raise UnknownPartitionError(
+                    f"{name}: {self.topic} has no partition {number}: it has 0 to {count - 1}"
+                )
+
     def _from_time(self, bounds: Bounds, ranges: list[ScanRange]) -> list[ScanRange]:
         """Return the ranges without the records before the first one at the least time."""
         ranges = [each for each in ranges if each.start < each.end]
@@ -383,12 +389,19 @@ class Scan:
         if least_us is None or not ranges or not self._source_has_times():
             return ranges
         # The first record that is late enough: all before it are too early.
-        firsts = self._source.at_time(ranges, max(0, least_us // _US_PER_MS))
+        firsts = self._first_at(ranges, least_us)
         moved = (
             replace(each, start=each.end if first is None else max(each.start, first))
             for each, first in zip(ranges, firsts, strict=True)
         )
         return [each for each in moved if each.start < each.end]
+
+    def _first_at(self, ranges: Sequence[ScanRange], time_us: int) -> list[Offset | None]:
+        """Return the first offset at or after a time in each partition; None if there is none."""
+        time_ms = max(0, -(-time_us // _US_PER_MS))  # records have whole milliseconds
+        if time_ms > limits.TIMESTAMP_MS_MAX:
+            return [None] * len(ranges)
+        return self._source.at_time(ranges, time_ms)
 
     @property
     def _has_fields(self) -> bool:
@@ -403,7 +416,7 @@ class Scan:
         if isinstance(place, Mapping):
             return [self._exact(name, place.get(each.tp.partition), each) for each in ranges]
         if isinstance(place, datetime):
-            found = self._source.at_time(ranges, _time_us(name, place) // _US_PER_MS)
+            found = self._first_at(ranges, _time_us(name, place))
             return [
                 each.end if at is None else _within(at, each)
                 for at, each in zip(found, ranges, strict=True)

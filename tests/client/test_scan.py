@@ -68,6 +68,16 @@ def numbered(*ranges: range) -> list[bytes]:
         ({"start": {0: 59}, "end": {1: 1}}, numbered(range(59, 60), range(60, 61))),
         ({"start": T0 + timedelta(seconds=39)}, numbered(range(39, 60), range(99, 100))),
         ({"end": T0 + timedelta(seconds=1)}, numbered(range(1), range(60, 61))),
+        # Times between two milliseconds: records have the one before.
+        ({"start": T0 + timedelta(seconds=39, microseconds=1)}, numbered(range(40, 60))),
+        (
+            {"end": T0 + timedelta(seconds=1, microseconds=1)},
+            numbered(range(2), range(60, 62)),
+        ),
+        ({"start": datetime(1969, 1, 1, tzinfo=UTC), "end": 1}, numbered(range(1), range(60, 61))),
+        ({"end": datetime(1969, 1, 1, tzinfo=UTC)}, []),
+        ({"start": datetime.max.replace(tzinfo=UTC)}, []),
+        ({"where": [("timestamp", ">", datetime.max.replace(tzinfo=UTC))]}, []),
         ({"start": "latest"}, []),
         ({"where": [("offset", ">=", 38), ("partition", "=", 1)]}, numbered(range(98, 100))),
         (
@@ -250,6 +260,7 @@ def test_a_dataset_is_not_read_ahead_of_its_reader(
         ({"schema": "x"}, InvalidRequestError, "requires value='json'"),
         ({"partitions": [2]}, UnknownPartitionError, "it has 0 to 1"),
         ({"start": {0: 61}}, OffsetOutOfRangeError, "plain:0 has no offset 61: it has 0 to 60"),
+        ({"start": {2: 0}}, UnknownPartitionError, "start: plain has no partition 2"),
         ({"start": datetime(2026, 1, 1)}, InvalidRequestError, "no time zone"),  # noqa: DTZ001
         ({"start": "soon"}, TypeError, "not 'earliest'"),
         ({"where": [("value", "=", 1)]}, InvalidRequestError, "one of offset, partition"),
