@@ -7,7 +7,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
 from functools import partial, wraps
@@ -549,6 +549,7 @@ _RELATIVE: Final = re.compile(r"-((?:\d{1,12}(?:ms|[smhdw]))+)", re.ASCII)
 _RELATIVE_PART: Final = re.compile(r"(\d+)(ms|[smhdw])", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 _INT64_MAX: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 GRAMMAR: Final = "earliest, latest, N, -N, +N, @TIME, @TIME1:TIME2 or N1:N2"
 TIME_GRAMMAR: Final = "ISO 8601, milliseconds since 1970, or relative to now as in -2h"
@@ -642,7 +643,8 @@ def parse_time(text: str, *, now_ms: TimestampMs) -> TimestampMs | None:
     except ValueError:
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, int(moment.timestamp() * 1_000))
+    # Rounded up, because records have whole milliseconds.
+    return max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
 
 
 class Extent(NamedTuple):

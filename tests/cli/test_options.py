@@ -211,6 +211,7 @@ def test_offsets_mean_what_the_grammar_says() -> None:
         ("@2024-01-01T00:00:00Z", Offsets(at(NEW_YEAR_MS))),
         ("@2024-01-01T01:00:00+01:00", Offsets(at(NEW_YEAR_MS))),
         ("@2024-01-01T00:00:00.250", Offsets(at(NEW_YEAR_MS + 250))),
+        ("@2024-01-01T00:00:00.250001", Offsets(at(NEW_YEAR_MS + 251))),
         ("@2024-01-01:2024-01-02", Offsets(at(NEW_YEAR_MS), at(NEW_YEAR_MS + DAY_MS))),
         (
             "@2024-01-01T00:00:00:2024-01-01T01:00:00",
