@@ -457,6 +457,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
+        self._thread.check_process()
         return self._subscription.paused()
 
     # -- records
@@ -775,6 +776,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         is_alone = False
         try:
             if self._used:
+                self._thread.check_process()  # its locks may be held by threads of the parent
                 self._subscription.shut()
                 is_alone = self._in_use.acquire(timeout=timeout_ms / 1_000)  # shut() ends a poll
                 try:

@@ -511,6 +511,7 @@ class PlainClient(ThreadedClient, Closeable):
         self._closed = True
         try:
             if self._used:
+                self._thread.check_process()  # its locks may be held by threads of the parent
                 self._end()
         finally:
             self._stop_thread()
