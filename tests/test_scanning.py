@@ -17,6 +17,7 @@ from raftlog.errors import (
     UnknownTopicError,
     UnsupportedFeatureError,
 )
+from raftlog.types import TopicPartition
 
 pytest.importorskip("pyarrow")
 
@@ -72,6 +73,21 @@ def test_a_backup_is_read_without_a_broker(directory: Path) -> None:
     chunk.write_bytes(data)
     with pytest.raises(CorruptBatchError, match="corrupt"):
         raftlog.scan("t", directory=backup).to_arrow()
+
+
+@pytest.mark.parametrize("start", [0, 1_050])
+def test_a_backup_without_deleted_records_is_read(directory: Path, start: int) -> None:
+    backup = directory.parent / "backup"
+    with raftlog.open(directory) as log:
+        with log.producer() as producer:
+            for _ in range(3):
+                producer.send_many("t", VALUES[:100]).result(timeout=20)
+        with log.admin() as admin:
+            admin.delete_records({TopicPartition("t", 0): 1_100})
+        store = open_store(str(backup))
+        assert write_backup(str(ADDRESS), store, now_ms=1, host=log._open_host()).skipped == 100
+    found = raftlog.scan("t", directory=backup, start=start).to_arrow().column("offset").to_pylist()
+    assert found == [*range(start, 1_000), *range(1_100, 1_300)]
 
 
 def test_other_directories_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:

@@ -679,7 +679,10 @@ class BackupRecords:
                         raise CorruptBatchError(
                             f"{at.tp}: the backup has no offsets {wanted.fetched} to {at.end}"
                         )
-                    wanted.add(found)
+                    for batch in found:
+                        # Offsets that the files do not have were deleted before the backup.
+                        wanted.fetched = max(wanted.fetched, batch[0].base_offset)
+                        wanted.add([batch])
                 for portion in decode_portion(wanted)[0]:
                     yield at, portion
 
