@@ -338,21 +338,20 @@ def _parts(
     for topic in described:
         starts, ends = admin.offsets(topic.name, "earliest"), admin.offsets(topic.name, "latest")
         files = _topic_files(made, topic)
-        described_parts = compacted.by_partition([topic])
-        for number, end in sorted(ends.items()):
-            start = starts.get(number) or 0
+        # Those that were added since are in the next backup.
+        for tp, source in sorted(compacted.by_partition([topic]).items()):
+            number = tp.partition
+            start, end = starts.get(number) or 0, ends.get(number) or 0
             if number == len(files.partitions):
                 files.partitions.append(PartitionFiles(start, start))
             part = files.partitions[number]
             progress.skipped += max(start - part.end, 0)
             chain = part.chunks[-1].chain if part.chunks and part.end >= start else None
             position = max(part.end, start)
-            tp = TopicPartition(topic.name, number)
-            source = described_parts[tp]
             parts[tp] = _Part(
                 part,
                 _namer(topic, number),
-                max(end or 0, position),
+                max(end, position),
                 compacted.Known(source.leader_epoch, position)
                 if part.chunks
                 else compacted.begun(source),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,13 +18,18 @@ from raftlog.backup.writer import (
     FileSystem,
     Manifest,
     PartitionFiles,
+    Progress,
     TopicFiles,
+    _parts,
     chunk_name,
     decode,
     encode,
     open_store,
 )
+from raftlog.client.administration.admin import Admin
+from raftlog.client.descriptions import PartitionDescription, TopicDescription
 from raftlog.errors import InvalidRequestError, UnsupportedVersionError
+from raftlog.types import Offset
 from tests.server.harness import FakeClock
 
 MADE = Manifest(
@@ -57,6 +63,23 @@ def test_files_are_sorted_by_offset() -> None:
 
 def test_files_of_other_content_have_other_names() -> None:
     assert chunk_name("t", "id", 0, 9, b"a") != chunk_name("t", "id", 0, 9, b"b")
+
+
+class Answering:
+    """An ``Admin`` whose topic has a partition more than when it was described."""
+
+    def offsets(self, _topic: str, _at: str) -> dict[int, Offset | None]:
+        return {0: 0, 1: 0, 2: 0}
+
+
+def test_partitions_that_are_added_while_a_backup_begins_are_in_the_next_one() -> None:
+    parts = tuple(
+        PartitionDescription(number, 1, 3, (1,), (1,), (), 0, 0, 0, 1, "") for number in (0, 1)
+    )
+    described = TopicDescription("t", "id", {}, (), parts)
+    made, admin = Manifest(1, "cluster", 123, {}, {}), cast(Admin, Answering())
+    assert len(_parts(made, [described], admin, Progress())) == 2
+    assert len(made.topics["t"].partitions) == 2
 
 
 # -- store -----------------------------------------------------------------------------------------
