@@ -880,8 +880,10 @@ class FileSystem:
             yield still_held
         finally:
             with suppress(OSError):  # it expires
+                path = f"{self._root}/{LEASE}"
                 if self._lease_of_another(mine) is None:
-                    self._files.rm_file(f"{self._root}/{LEASE}")
+                    with self._naming(path):
+                        self._files.rm_file(path)
 
     def _lease_of_another(self, mine: _Lease) -> _Lease | None:
         data = self.read(LEASE)

@@ -142,6 +142,21 @@ def test_a_url_has_one_writer_at_a_time_which_renews_its_lease() -> None:
     assert leased(clock).read(LEASE) is None
 
 
+def test_a_lease_that_cannot_be_deleted_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(1_000_000)
+    store = leased(clock, "memory://undeletable")
+
+    def refuse(_path: str) -> None:
+        raise RuntimeError("no permission to delete")  # libraries have errors of their own
+
+    monkeypatch.setattr(store._files, "rm_file", refuse)
+    with store.hold():
+        pass
+    clock.now_ms += LEASE_MS + 1
+    with store.hold():
+        pass
+
+
 def test_a_writer_that_was_away_for_too_long_ends() -> None:
     clock = FakeClock(1_000_000)
     with leased(clock).hold() as still_held:
