@@ -303,6 +303,8 @@ class Table(Closeable, Mapping[bytes, bytes]):
 
     def _pumped(self) -> bool:
         """Apply the next batches, or wait for them. False if the table must be checked at once."""
+        if self._reading is None:  # the reader may be that of a table that was not completed
+            return False
         try:
             tp, found = self._reader.poll(_POLL_S)
         except OffsetOutOfRangeError as error:

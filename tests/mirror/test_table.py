@@ -343,6 +343,31 @@ def test_callbacks_get_the_difference_of_a_table_that_is_built_again(
     assert changes == [(b"a", b"1", None), (b"c", None, b"3")]
 
 
+def test_a_following_table_that_is_built_again_survives_a_failure(
+    log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from raftlog.mirror import table as module
+
+    monkeypatch.setattr(module, "_CHECK_S", 0.01)
+    plain, failures = Table._read, [RequestTimedOutError("late")]
+
+    def failing(self: Table, content: Any, ends: dict[int, int], on_change: Any) -> str:
+        if content is not self._content and failures:
+            plain(self, content, dict.fromkeys(ends, 0), None)  # starts to read, and no more
+            raise failures.pop()
+        return plain(self, content, ends, on_change)
+
+    with log.table(topic, follow=True, timeout_ms=3_000) as table:
+        monkeypatch.setattr(Table, "_read", failing)
+        with table._changed, log.admin() as admin:  # the thread waits
+            admin.add_partitions(topic, 3)
+            producer.send(topic, b"2", b"b", partition=2).result(20)
+            table._drop("tombstones were removed")
+        table.refresh()
+        assert (dict(table.items()), failures) == ({b"b": b"2"}, [])
+
+
 def topic_at(start: int, *, epoch: int = 3, policy: str = "compact") -> TopicDescription:
     part = PartitionDescription(0, 1, epoch, (1,), (1,), (), start, 90, 90, 1, "")
     return TopicDescription("t", "id", {"cleanup.policy": policy}, (), (part,))
