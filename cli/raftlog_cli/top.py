@@ -42,6 +42,7 @@ STYLES: Final = {
     "at-min-isr": "yellow",
     "under-replicated": "yellow",
     "fenced": "yellow",
+    "draining": "yellow",
     "unavailable": "bold red",
     "down": "bold red",
 }

@@ -98,6 +98,11 @@ def test_the_display_says_what_is_wrong_and_what_to_do() -> None:
     assert "t 3 30 10 2 1 unavailable" in joined
 
 
+def test_a_broker_that_is_removed_is_shown() -> None:
+    text = shown(ClusterDescription("c", (UP, replace(DOWN, live=True, draining=True)), 1, (WELL,)))
+    assert "2 h:9101 draining" in " ".join(words(text))
+
+
 def test_an_empty_cluster_says_how_to_begin() -> None:
     assert "raftlog topic create NAME" in shown(ClusterDescription("c", (UP,), 1, ()))
 
