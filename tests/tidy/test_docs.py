@@ -103,6 +103,31 @@ def test_every_command_takes_json_or_prints_no_result() -> None:
     assert not without, f"give these --json: {without}"
 
 
+def unknown_in(call: str) -> str:
+    """Return what does not exist in a call such as ``raftlog topic list -q``; "" for nothing."""
+    words = re.split(r"\s*[|>&;#]", call)[0].split()
+    length = max(n for n in range(1, len(words) + 1) if " ".join(words[:n]) in ALL_COMMANDS)
+    command, rest = ALL_COMMANDS[" ".join(words[:length])].command, words[length:]
+    if isinstance(command, click.Group) and rest and re.fullmatch("[a-z][a-z-]*", rest[0]):
+        return rest[0]
+    known = {"--help", "--version", *(name for each in command.params for name in each.opts)}
+    given = [word.partition("=")[0] for word in rest if re.match("--[a-z]", word)]
+    return next((name for name in given if name not in known), "")
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = {path.as_posix(): path.read_text(encoding="utf-8") for path in pages}
+    texts |= {source.path: source.text for source in sources.packages()}
+    wrong = [
+        f"{path}: {call}: there is no {unknown}"
+        for path, text in texts.items()
+        for call in re.findall(r"`(raftlog (?!does )[a-z][^`\n]*)`", text)
+        if (unknown := unknown_in(call))
+    ]
+    assert not wrong
+
+
 def test_every_module_is_in_the_list_of_modules() -> None:
     text = (ROOT / "docs/contributing/modules.md").read_text(encoding="utf-8")
     missing = [

@@ -313,8 +313,8 @@ def handle_features(context: BrokerContext, request: KafkaRequest, reply: KafkaR
     names = [each.feature for each in request.message.feature_updates]
     check_count(reply.name, len(names))
     text = (
-        "there is no such feature. `raftlog cluster upgrade` ends the upgrade of all brokers to a "
-        "new release"
+        "there is no such feature. `raftlog cluster features --upgrade` ends the upgrade of all "
+        "brokers to a new release"
     )
     refused = errors.INVALID_UPDATE_VERSION if names else errors.NONE
     reply.send(
