@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from xxhash import xxh3_64_hexdigest
 
 from pyspark_raftlog.offsets import EARLIEST, LATEST
-from pyspark_raftlog.options import check_no_secrets
+from pyspark_raftlog.options import SECURITY_SETTINGS, check_no_secrets
 from pyspark_raftlog.schema import read_schema
 from raftlog.errors import InvalidRequestError
 from raftlog.types import Offset
@@ -51,7 +51,8 @@ def read_range(
         record that is at least that much later than the end ends the search. Default: 0.
     ``bootstrap``: the option ``bootstrap.servers``.
     ``columns``: the columns of the result, in their order; default: all.
-    ``options``: further options of the format, with underscores for dots.
+    ``options``: further options of the format, with underscores for dots, such as
+        ``raftlog_client_id``; those of TLS and SASL as in Python: ``sasl_username``.
 
     Raises ``InvalidRequestError`` for an invalid range.
     """
@@ -109,8 +110,8 @@ def create_view(
     ``schema``: as in ``spark.read.schema(...)``.
     ``bootstrap``: the option ``bootstrap.servers``.
     ``columns``: the columns of the view, in their order; default: all.
-    ``options``: further options of the format, with underscores for dots. They are in the text of
-        the view: set a password in a profile.
+    ``options``: as for ``read_range``. They are in the text of the view: set a password in a
+        profile.
 
     Raises ``InvalidRequestError`` for a secret among the options.
     """
@@ -137,7 +138,10 @@ def _quoted(text: str) -> str:
 
 
 def _texts(options: Mapping[str, object], bootstrap: str | None) -> dict[str, str]:
-    texts = {name.replace("_", "."): _text(value) for name, value in options.items()}
+    texts = {
+        name if name in SECURITY_SETTINGS else name.replace("_", "."): _text(value)
+        for name, value in options.items()
+    }
     return texts if bootstrap is None else {**texts, "bootstrap.servers": bootstrap}
 
 

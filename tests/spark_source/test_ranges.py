@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pyspark_raftlog import read_range
-from pyspark_raftlog.ranges import ms_at_or_after
+from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.ranges import _texts, ms_at_or_after
 from raftlog import Producer
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import Cluster
@@ -48,6 +49,15 @@ def ranged(spark: SparkSession, brokers: Cluster, topic: str) -> Range:
 
 def values(frame: DataFrame) -> list[str]:
     return sorted(bytes(row.value).decode() for row in frame.collect())
+
+
+def test_arguments_are_the_options_that_they_name() -> None:
+    """Those of TLS and SASL are called as in Python; all others have dots."""
+    given = {"sasl_username": "alice", "raftlog_client_id": "job", "failOnDataLoss": False}
+    texts = _texts(given, "a:1") | {"subscribe": "t"}
+    options = SourceOptions.parse(texts, streaming=False)
+    assert dict(options.connection) == {"client_id": "job", "sasl_username": "alice"}
+    assert not options.fail_on_data_loss
 
 
 @pytest.mark.spark
