@@ -6,8 +6,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,12 +144,19 @@ def recorded_addresses(directory: Path, field: str = "address") -> dict[int, Add
     path = directory / CLUSTER_FILE
     if not path.exists():
         return {}
-    try:
+    with _naming(path):
         brokers = json.loads(path.read_bytes())["brokers"]
         texts = {int(entry["id"]): entry.get(field) for entry in brokers}
         if field == "address" and None in texts.values():
             raise ValueError("a broker has no address")
         return {broker: _parse(text) for broker, text in texts.items() if text is not None}
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raise ``DataDirectoryError`` for a file that is not one of ``raftlog up``."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryError(
             f"{path} is not a file of `raftlog up`: it is no JSON, or a broker has no ID or "
@@ -166,7 +173,8 @@ def console_urls(directory: Path) -> list[str]:
 def recorded_workers(directory: Path) -> int:
     """Return the number of brokers of each host in the last run in ``directory``; 1 without one."""
     path = directory / CLUSTER_FILE
-    return int(json.loads(path.read_bytes()).get("workers", 1)) if path.exists() else 1
+    with _naming(path):
+        return int(json.loads(path.read_bytes()).get("workers", 1)) if path.exists() else 1
 
 
 def founders_of(

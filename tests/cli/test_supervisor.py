@@ -91,7 +91,7 @@ def test_a_directory_without_a_record_counts_by_its_brokers(tmp_path: Path) -> N
 def test_an_unreadable_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(DataDirectoryError, match=r"cluster\.json"):
-        recorded_addresses(tmp_path)
+        choose_addresses(tmp_path, brokers=None, port=None, workers=choose_workers(tmp_path, None))
 
 
 def test_an_http_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
