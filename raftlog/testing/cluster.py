@@ -653,7 +653,7 @@ def reserve_ids(cluster: Cluster, count: int, *, is_running: bool = False) -> li
 
 
 def _knows(broker: BrokerProcess, expected: Collection[int]) -> bool:
-    return {*expected} <= members(broker.address, tls=broker.tls)
+    return {*expected} <= members(broker.address, tls=broker.tls, secret=broker.secret)
 
 
 def _leader(views: Mapping[int, PartitionDescription]) -> int | None:

@@ -86,6 +86,12 @@ def test_started_brokers_have_each_other(three: Cluster) -> None:
         assert members(broker.address) == {1, 2, 3}
 
 
+def test_the_members_of_a_secured_cluster_are_seen() -> None:
+    pytest.importorskip("cryptography")
+    with cluster(secure=True) as secured:
+        secured.wait_known(secured.brokers, timeout_s=3.0)
+
+
 def test_one_broker_is_a_cluster_of_its_own() -> None:
     with cluster() as alone:
         (broker,) = alone.brokers
