@@ -563,7 +563,7 @@ def imports_of_clients(rounds: int, as_json: bool) -> None:
     "--scale",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0.001, 10),
+    type=options.FiniteRange(0.001, 10),
     help="Factor for the duration of every benchmark.",
 )
 @scope()

@@ -266,7 +266,7 @@ TIMEOUT_S_DEFAULT: Final = 60.0
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=options.FiniteRange(min=0),
     default=TIMEOUT_S_DEFAULT,
     show_default=True,
     help="Seconds to wait; 0: query once.",

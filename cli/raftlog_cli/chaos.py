@@ -83,7 +83,7 @@ RUN_OPTIONS: Final = (
     ),
     click.option(
         "--rate",
-        type=click.FloatRange(min=0, min_open=True),
+        type=options.FiniteRange(min=0, min_open=True),
         help="Total records per second of all producers.  [default: from the seed]",
     ),
     click.option("--pairs", is_flag=True, help="Inject two kinds of fault at a time."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import ssl
@@ -60,6 +61,18 @@ _UNITS: Final[Mapping[str, Mapping[str, int]]] = {
     },
 }
 _AMOUNT: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? *([A-Za-z]+)")
+
+
+class FiniteRange(click.FloatRange):
+    """Type of an option: a number in a range, but not "nan" or "inf", which Python accepts."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
 
 
 class ConnectionOption(click.Option):

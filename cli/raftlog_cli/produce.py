@@ -86,7 +86,7 @@ from raftlog_cli.output import Advance, ReadableStream, parse_json_line, read_li
     show_default=True,
     help="Compression of the batches.",
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
+@click.option("--rate", type=options.FiniteRange(min=0, min_open=True), metavar="N",
               help="Maximum records per second.")  # fmt: skip
 @options.as_json
 @options.bootstrap

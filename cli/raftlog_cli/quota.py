@@ -71,7 +71,7 @@ def entity_of(
 def limit_options(command: Command) -> Command:
     """Add an option for each limit."""
     for name, (_, text) in reversed(list(LIMITS.items())):
-        kind: dict[str, Any] = {"type": click.FloatRange(min=0, min_open=True)}
+        kind: dict[str, Any] = {"type": options.FiniteRange(min=0, min_open=True)}
         if name.endswith("-bytes"):
             kind = {"metavar": "SIZE", "callback": options.parsed(options.size_in_bytes)}
         command = click.option(f"--{name}", help=text, **kind)(command)

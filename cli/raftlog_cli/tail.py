@@ -112,7 +112,7 @@ COUNT_DEFAULT: Final = 10  # as in tail(1)
 @click.option(
     "--rotate-seconds",
     metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.FiniteRange(min=0, min_open=True),
     help="With --to: maximum time from the first record of a file to its completion.",
 )
 @options.as_json

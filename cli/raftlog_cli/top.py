@@ -51,7 +51,7 @@ STYLES: Final = {
 @click.command(short_help="Show brokers, topics, groups and problems, live.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=INTERVAL_S_MIN),
+    type=options.FiniteRange(min=INTERVAL_S_MIN),
     default=INTERVAL_S_DEFAULT,
     show_default=True,
     help="Seconds between two displays, and interval of the rates.",

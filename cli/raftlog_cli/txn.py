@@ -54,7 +54,7 @@ def txn() -> None:
 )
 @click.option(
     "--open-for",
-    type=click.FloatRange(min=0, max=1e9),
+    type=options.FiniteRange(min=0, max=1e9),
     metavar="SECONDS",
     help="List only transactions that have been open for at least this time.",
 )

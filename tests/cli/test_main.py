@@ -57,7 +57,15 @@ def test_the_version_is_the_packages(raftlog: Raftlog) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["--nonsense"], ["topic", "nonsense"], ["tail"], ["tail", "t", "-n", "many"]],
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["topic", "nonsense"],
+        ["tail"],
+        ["tail", "t", "-n", "many"],
+        ["produce", "t", "--rate", "nan"],
+        ["top", "--interval", "inf"],
+    ],
 )
 def test_wrong_usage_is_status_2(raftlog: Raftlog, arguments: list[str]) -> None:
     ran = raftlog(*arguments)
