@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,7 @@ def main(bootstrap: str, folder: str, master: str = "local[2,3]") -> None:
             is_transactional = str(how == "transactional").lower()
             writer = writer.format("raftlog").options(**options, transactional=is_transactional)
         writer = writer.option("checkpointLocation", f"{folder}/{name}")
-        return writer.trigger(availableNow=True).start()
+        return started(writer.trigger(availableNow=True).start())
 
     orders = read("orders", "id long, user string, at long, amount long", ORDERS)
     orders = orders.withWatermark("time", WATERMARK)
@@ -167,6 +168,14 @@ def main(bootstrap: str, folder: str, master: str = "local[2,3]") -> None:
     for query in queries:
         query.awaitTermination()
     spark.stop()
+
+
+def started(query: StreamingQuery) -> StreamingQuery:
+    """Return the query once Spark has its sources: it waits 10 s for the Python worker of each, and
+    four that start together on a busy machine need longer."""
+    while query.isActive and str(query.status["message"]).startswith("Initializing"):
+        time.sleep(0.05)
+    return query
 
 
 def windows_of(orders: DataFrame) -> DataFrame:
