@@ -862,6 +862,7 @@ class Partition:
             if self.closed is not None or self._is_disk_hung:
                 return
             clock = self._services.clock
+            self._drops.go_on()
             if self.leadership is not None:
                 # guard: retention uses the trusted time
                 self._drops.apply_retention(
@@ -1152,6 +1153,13 @@ class LogStartAdvancer:
 
         self._commit.between_syncs(drop)
 
+    def go_on(self) -> None:
+        """Complete deletions that a lack of disk space or file descriptors has interrupted. Until
+        then, their start is not durable, and no compaction begins. Called between syncs.
+        """
+        for task in [] if self._out else self._log.interrupted_deletions():
+            self._submit(task, _ignore)
+
     def apply_retention(self, *, now_ms: int | None, high_watermark: Offset) -> None:
         """Delete the records that the topic's retention expires. Called between syncs. ``now_ms``:
         see ``Log.apply_retention``.
@@ -1192,15 +1200,21 @@ class LogStartAdvancer:
         """Take a deletion task from the log and run it; the log start offset has already
         changed.
         """
-        what = f"deleting old records in {self._log.directory}"
         try:
             task = plan()
         except OSError as error:
-            done(self.disk_error(what, error))
+            done(self.disk_error(self._what, error))
             return
         if task is None:
             done(None)
-            return
+        else:
+            self._submit(task, done)
+
+    @property
+    def _what(self) -> str:
+        return f"deleting old records in {self._log.directory}"
+
+    def _submit(self, task: DeleteTask, done: Acknowledge) -> None:
         self._out += 1
 
         def finished(_result: None, error: Exception | None) -> None:
@@ -1208,7 +1222,7 @@ class LogStartAdvancer:
             if error is None:
                 self._log.start_is_durable(task)
                 self._on_start()
-            done(None if error is None else self.disk_error(what, error))
+            done(None if error is None else self.disk_error(self._what, error))
             self._commit.between_syncs(self._check_quiet)
 
         self._workers.submit(task.run, finished)

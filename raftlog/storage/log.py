@@ -812,6 +812,10 @@ class Log:
             max(self.log_start_offset, self._segments[count - 1].next_offset)
         )
 
+    def interrupted_deletions(self) -> list[DeleteTask]:
+        """Return the tasks that were not run, or whose ``run`` has failed: their files are left."""
+        return [drop for drop in self._drops if not drop.is_done] if self._is_writable else []
+
     def expired_bytes(self, *, now_ms: TimestampMs | None, high_watermark: Offset) -> int:
         """Return the bytes that ``apply_retention`` would delete, possibly at a later time."""
         count = self._expired(now_ms, high_watermark)

@@ -1244,6 +1244,42 @@ async def test_a_disk_without_room_is_told_and_is_not_the_end(s: Scene) -> None:
 
 
 @runs(play)
+async def test_a_deletion_that_found_no_room_is_completed_later(s: Scene) -> None:
+    """Else its files stay until the next start, no compaction begins, and readers below the start
+    wait for its commit."""
+    d = Dropping(s)
+    s.disk.faults.append(Fault(error=errno.EMFILE))
+    d.drop(2)
+    await s.come_to_rest()
+    assert (d.starts, len(d.segments())) == ([], 4)
+    s.workers.hold()
+    d.drops.go_on()
+    d.drops.go_on()
+    assert len(s.workers.held or ()) == 1, "it is under way"
+    s.workers.release()
+    await s.come_to_rest()
+    assert (d.starts, len(d.segments())) == ([2], 2)
+    d.drops.go_on()
+    await s.come_to_rest()
+    assert (d.starts, len(d.noted)) == ([2], 1)
+
+
+@runs(play)
+async def test_each_replica_completes_its_deletions(s: Scene) -> None:
+    log = s.log(segment_bytes=1)
+    write(log, b"a", b"b", b"c")
+    host = s.host(log)
+    host.follow(2, 1)
+    s.disk.faults.append(Fault(error=errno.EMFILE))
+    host.advance_log_start(2, lambda _error: None)
+    await s.come_to_rest()
+    assert (log.log_start_offset, log.durable_start_offset) == (2, 0)
+    host.apply_retention()
+    await s.come_to_rest()
+    assert log.durable_start_offset == 2
+
+
+@runs(play)
 async def test_a_disk_that_fails_is_reported_once_for_each_failure(s: Scene) -> None:
     d = Dropping(s)
     s.disk.faults.append(Fault(error=errno.EIO))
