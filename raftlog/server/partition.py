@@ -578,9 +578,9 @@ class Partition:
     ) -> None:
         """Truncate the log to ``offset``, where the leader's log diverges; then call ``done``.
 
-        With ``restart``, the log restarts empty there, as a copy that may lack tombstones below
-        ``copied_without``. Nothing happens if this replica has left the epoch of the leader's
-        response (S05).
+        With ``restart``, or if no record remains, the log restarts empty there, as a copy that may
+        lack tombstones below ``copied_without``. Nothing happens if this replica has left the epoch
+        of the leader's response (S05).
         """
         epoch = self._following
 
@@ -621,7 +621,9 @@ class Partition:
         return False
 
     def _truncate_now(self, offset: Offset, *, restart: bool) -> bool:
-        change = self.log.restart_at if restart else self.log.truncate_to
+        # The log start may have moved since the decision to truncate: no record remains then.
+        is_empty = restart or offset <= self.log.log_start_offset
+        change = self.log.restart_at if is_empty else self.log.truncate_to
         if not self._changed_log(lambda: change(offset)):
             return False
         while self._uncommitted and self._uncommitted[-1][0] > offset:

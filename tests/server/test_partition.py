@@ -1265,6 +1265,31 @@ async def test_a_deletion_that_found_no_room_is_completed_later(s: Scene) -> Non
 
 
 @runs(play)
+async def test_a_start_that_moves_above_the_end_of_a_truncation_leaves_an_empty_log(
+    s: Scene,
+) -> None:
+    """The deletion is of the former leader, the truncation of one that was elected unclean. Both
+    wait for a slow sync, and the replica copies nothing before they are over."""
+    log = s.log()
+    write(log, b"a", b"b", b"c")
+    host = s.host(log)
+    host.follow(2, 1)
+    write_unsynced(log)
+    s.workers.hold()
+    host.save_snapshot()
+    await s.come_to_rest()
+    host.advance_log_start(2, lambda _error: None)
+    host.follow(3, 2)
+    noted: list[str] = []
+    host.truncate(1, lambda: noted.append("truncated"))
+    assert (log.log_start_offset, log.log_end_offset) == (0, 4)
+    s.workers.release()
+    await s.come_to_rest()
+    assert noted == ["truncated"]
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+
+
+@runs(play)
 async def test_each_replica_completes_its_deletions(s: Scene) -> None:
     log = s.log(segment_bytes=1)
     write(log, b"a", b"b", b"c")

@@ -334,7 +334,7 @@ class ReplicaFetcher:
             point,
             host.high_watermark,
         )
-        self._truncate(key, copy, point, restart=point <= log.log_start_offset)
+        self._truncate(key, copy, point)
 
     def _may_truncate(self, key: PartitionKey, copy: _Copy, offset: int) -> bool:
         """Whether the log may be truncated to ``offset``, or restarted there. If not, it is
