@@ -146,7 +146,7 @@ class FetchSession:
         self._changed: dict[_Copied, None] = {}
         # Those whose high watermark or log start offset the follower may not know.
         self._behind: dict[_Copied, None] = {}
-        # Epoch and offset of the last batches sent.
+        # Epoch and offset of the batches sent since the last position of a partition.
         self._sent: dict[PartitionKey, tuple[int, int]] = {}
         self._waits_for_writable = False
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
@@ -248,7 +248,7 @@ class FetchSession:
         hosted = self._find(*key)
         copied.watch(None if hosted is None else hosted.host)
         self._changed[copied] = self._behind[copied] = None
-        if self._sent.get(key) == (at.leader_epoch, at.fetch_offset):
+        if self._sent.pop(key, None) == (at.leader_epoch, at.fetch_offset):
             self._verify_suspect(copied)
         if hosted is not None and hosted.host is not None:
             differs = self._differs(copied, hosted.host)

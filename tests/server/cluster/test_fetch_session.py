@@ -635,6 +635,17 @@ async def test_what_is_forgotten_is_not_watched_any_more(s: Scene) -> None:
 
 
 @runs(play)
+async def test_nothing_is_kept_of_what_was_copied_and_is_forgotten(s: Scene) -> None:
+    """Else a connection keeps an entry of each partition that was ever deleted."""
+    lead = Leading(s)
+    append(lead.leader(), b"a")
+    lead.fetch(at(0), full=True)
+    lead.fetch(at(1, last_epoch=5))
+    lead.fetch(forgotten=(0,))
+    assert not lead.session._sent
+
+
+@runs(play)
 async def test_a_full_request_is_all_there_is(s: Scene) -> None:
     lead = Leading(s)
     one, other = lead.leader(partition=0), lead.leader(partition=1)
