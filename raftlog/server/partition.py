@@ -654,10 +654,19 @@ class Partition:
         self._progress()
 
     def when_committed(self, end_offset: Offset, done: Acknowledge) -> None:
-        """Call ``done`` once everything below ``end_offset`` is committed, or never will be."""
+        """Call ``done`` once everything below ``end_offset`` is committed, or never will be; with
+        ``NotEnoughReplicasError`` at once if this leader cannot commit anything now. Callers come
+        again, and give up: their waits would stay for as long.
+        """
         # guard: waiting for a commit
         if end_offset <= self._high_watermark:
             done(None)
+            return
+        try:
+            if self.leadership is not None:
+                self.check_committable()
+        except NotEnoughReplicasError as error:
+            done(error)
         else:
             self._waiting_for_commit.add(end_offset, done)
 

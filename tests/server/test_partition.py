@@ -24,6 +24,7 @@ from raftlog.errors import (
     DiskFullError,
     DiskHungError,
     FencedLeaderEpochError,
+    NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ProducerFencedError,
@@ -68,7 +69,7 @@ from raftlog.testing.disk import Fault
 from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.running import runs
-from tests.server.cluster.fake import Scene, play, write
+from tests.server.cluster.fake import Scene, play, state_of, write
 from tests.server.fake_consensus import FakeWorkers
 from tests.server.harness import TIMEOUT_S, FakeClock, FaultyDisk, batch_of, leads_alone, values_of
 
@@ -258,6 +259,28 @@ def test_closing_ends_every_wait_and_refuses_what_comes(scene: Callable[..., Non
         await s.quiet()
 
     scene(test)
+
+
+@runs(play)
+async def test_nobody_begins_to_wait_for_a_commit_that_is_not_possible(s: Scene) -> None:
+    """Members of groups send heartbeats for as long, and each would leave its wait behind."""
+    host = s.host()
+    host.lead(state_of(1, 2, epoch=5, min_isr=2), 1, lag_max_seconds=10)
+    batch = batch_of(b"a")
+    host.append(batch, validate(batch))
+    noted: list[RaftlogError | None] = []
+    host.when_committed(1, noted.append)
+    host.commit_problem = "broker 2 is gone"
+    host.when_committed(0, noted.append)
+    host.when_committed(1, noted.append)
+    host.commit_problem = ""
+    host.on_state(state_of(1, 2, epoch=5, isr=[1], min_isr=2, version=2))
+    host.when_committed(1, noted.append)
+    assert [type(error) for error in noted[1:]] == [NotEnoughReplicasError] * 2
+    assert noted[0] is None
+    host.on_state(state_of(1, 2, epoch=5, min_isr=1, isr=[1], version=3))
+    await s.come_to_rest()
+    assert noted[3:] == [None], "the first one has waited"
 
 
 def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> None:

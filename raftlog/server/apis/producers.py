@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from raftlog import limits
-from raftlog.errors import InvalidRequestError, NotEnoughReplicasError, RaftlogError
+from raftlog.errors import InvalidRequestError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.records import (
     DescribedProducer,
@@ -27,7 +27,6 @@ from raftlog.protocol.records import (
     ProducersQuery,
 )
 from raftlog.protocol.schema import Failure
-from raftlog.replication.leadership import Leadership
 from raftlog.server.context import BrokerContext
 from raftlog.server.exchange import Reply
 from raftlog.server.partition import Partition
@@ -69,9 +68,8 @@ class _Describing:
             host = self._context.topics.host(query.topic, query.partition)
             host.check_epoch(query.leader_epoch)
             # guard: only the leader reports a named producer's sequence
-            leadership = host.check_leading()
+            host.check_leading()
             answer, end_offset = _described(query, host)
-            _check_committable(host, leadership, end_offset)
         except RaftlogError as error:
             self._resolve(index, _failed(query, error))
             return
@@ -152,17 +150,6 @@ def _state_of(table: ProducerTable, producer_id: int) -> DescribedProducer:
         last_offset=written.last_offset,
         first_offset=written.first_offset,
     )
-
-
-def _check_committable(host: Partition, leadership: Leadership, end_offset: Offset) -> None:
-    """Fail at once if a commit is not possible now. Otherwise the request would wait for long."""
-    if end_offset > host.high_watermark and not leadership.has_quorum:
-        state = leadership.state
-        raise NotEnoughReplicasError(
-            f"{host.topic_partition}: the last appended records are not committed: ISR "
-            f"{sorted(state.isr)}, min.insync.replicas={state.min_isr}. Start the missing brokers "
-            "or lower min.insync.replicas"
-        )
 
 
 def _failed(query: ProducersQuery, error: RaftlogError) -> DescribedProducers:
