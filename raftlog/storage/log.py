@@ -729,8 +729,9 @@ class Log:
 
     def _note_missing(self, what: str) -> DamagedLogError:
         """Mark the log as corrupt: files are missing, and a start would not find their records."""
-        # guard: a missing log directory is offline
-        self.log_dir.check_place()
+        with suppress(OSError):  # it cannot be looked at now: its next probe decides
+            # guard: a missing log directory is offline
+            self.log_dir.check_place()
         if self.is_offline:
             return self.go_offline()
         if not self.damage or self.readable_end_offset > self.log_start_offset:

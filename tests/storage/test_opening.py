@@ -988,6 +988,23 @@ def test_a_probe_without_room_or_descriptors_tells_nothing(operation: str, code:
     assert log_dir.failure
 
 
+def test_files_that_are_missing_are_noted_without_a_descriptor() -> None:
+    """An error would end the checks of all logs, and a failed sync would end no wait."""
+    disk = sim_disk()
+    log, _ = in_root(filled(disk, MORE), MORE)
+    append(log, b"x")
+    task = log.begin_sync()
+    assert task is not None
+    disk.lose(log.directory)
+    disk.faults.append(Fault({"read"}, errno.EMFILE, path=f"{MORE}/*", times=2))
+    with pytest.raises(OSError, match=r"\.log") as caught:
+        task.run()
+    assert isinstance(log.failed_sync(task, caught.value), DamagedLogError)
+    assert "missing" in log.damage
+    assert not log.is_offline
+    log.check_place()
+
+
 def test_a_directory_that_is_gone_is_not_made_again() -> None:
     """Its path may lead to the disk below the mount point now."""
     disk = sim_disk()
