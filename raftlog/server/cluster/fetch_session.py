@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import AbstractEventLoop
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final, TypeAlias
 
 from raftlog.consensus import Applied, Outcome
@@ -152,7 +152,7 @@ class FetchSession:
         self._waiting: tuple[Reply, ReplicaFetchRequest] | None = None
         self._round = 0  # number of the last response whose follow-up fetch a waiter needs
         self._round_due = False
-        self._round_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        self._round_waiters: dict[Callable[[], None], int] = {}  # with their rounds, ascending
         self._timer: asyncio.TimerHandle | None = None
 
     # -- requests
@@ -163,8 +163,10 @@ class FetchSession:
         """
         self._respond_waiting(final=True)
         self._session.apply(request)
-        while self._round_waiters and self._round_waiters[0][0] <= request.round:
-            self._round_waiters.popleft()[1]()
+        while self._next_round <= request.round:
+            done = next(iter(self._round_waiters))
+            del self._round_waiters[done]
+            done()
         gone = (
             [key for key in self._copied if key not in self._session.positions]
             if request.full or request.forgotten
@@ -183,8 +185,7 @@ class FetchSession:
         )
         # A round that began while no fetch waited: this response carries it. Without one, a check
         # would wait for records, or for the Raft group.
-        is_awaited = bool(self._round_waiters) and self._round_waiters[0][0] <= self._round
-        self._respond_waiting(final=is_awaited)
+        self._respond_waiting(final=self._next_round <= self._round)
 
     def progress(self, positions: list[DurablePosition]) -> None:
         """Record the durable end offsets that the follower reports."""
@@ -211,10 +212,19 @@ class FetchSession:
         state.
         """
         # guard: a confirmation is newer than its request
-        self._round_waiters.append((self._round + 1, done))
+        self._round_waiters[done] = self._round + 1
         if not self._round_due:
             self._round_due = True
             self._loop.call_soon(self._begin_round)
+
+    def stop_waiting(self, done: Callable[[], None]) -> None:
+        """Forget ``done``. A follower that copies nothing may never fetch again."""
+        self._round_waiters.pop(done, None)
+
+    @property
+    def _next_round(self) -> float:
+        """The first round that is waited for; infinite for none."""
+        return next(iter(self._round_waiters.values()), inf)
 
     def _begin_round(self) -> None:
         self._round_due = False
@@ -625,6 +635,7 @@ class _Check:
         "_missing",
         "_session_of",
         "_timer",
+        "_waits",
     )
 
     def __init__(
@@ -643,6 +654,7 @@ class _Check:
         self._epoch = host.leader_epoch
         self._missing = members
         self._done: Acknowledge | None = done
+        self._waits: dict[int, Callable[[], None]] = {}  # by member: ends the wait for its fetch
         self._timer = loop.call_later(CONFIRM_SECONDS_MAX, self._time_out)
         # A member without a connection is not waited for.
         are_linked = all(session_of(member) is not None for member in members)
@@ -660,7 +672,9 @@ class _Check:
         if session is None:
             self._loop.call_later(RETRY_SECONDS, self.ask, follower)
         else:
-            session.when_fetched_again(partial(self.on_fetch, follower, session))
+            fetched = partial(self.on_fetch, follower, session)
+            self._waits[follower] = partial(session.stop_waiting, fetched)
+            session.when_fetched_again(fetched)
 
     def on_fetch(self, follower: int, session: FetchSession) -> None:
         host = self._host
@@ -695,6 +709,8 @@ class _Check:
         done, self._done = self._done, None
         self._timer.cancel()
         self._group_timer.cancel()
+        for stop in self._waits.values():
+            stop()
         if done is None:
             return
         host = self._host

@@ -391,6 +391,10 @@ class FakeSession:
     def when_fetched_again(self, done: object) -> None:
         self.waiting.append(done)
 
+    def stop_waiting(self, done: object) -> None:
+        if done in self.waiting:
+            self.waiting.remove(done)
+
     def follows(self, _topic_id: str, _partition: int, leader_epoch: int) -> bool:
         return self.epoch == leader_epoch
 
@@ -573,6 +577,26 @@ async def test_nobody_is_asked_again_when_the_time_is_up(s: Scene) -> None:
         await asyncio.sleep(RETRY_SECONDS)
     assert [type(error) for error in a.noted] == [LeaderNotAvailableError]
     assert not a.sessions[2].waiting
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_nobody_waits_for_a_follower_when_it_is_settled(is_confirmed: bool) -> None:
+    """One whose only copy is offline stays in the ELR, and fetches nothing."""
+
+    async def test(s: Scene) -> None:
+        a = Asking(s, isr=[1], elr=[2], min_isr=2)
+        lead = Leading(s)
+        lead.fetch(full=True)
+        a.sessions[2] = cast("FakeSession", lead.session)
+        a.ask()
+        await asyncio.sleep(GROUP_SECONDS * 1.1)
+        if is_confirmed:
+            a.apply()
+        await asyncio.sleep(CONFIRM_SECONDS_MAX)
+        assert [error is None for error in a.noted] == [is_confirmed]
+        assert not lead.session._round_waiters
+
+    play(test)
 
 
 @runs(play)
