@@ -302,7 +302,8 @@ class PeerLinks:
 
     ``broker_epoch``: registration of this broker, sent with each ping; -1 for none. ``on_clock``:
     called with a peer's id, its wall-clock time in ms, and the round trip in seconds.
-    ``on_stranger``: called when a peer without a link has connected.
+    ``on_stranger``: called when a peer without a link, or with a link to another address, has
+    connected.
     """
 
     def __init__(
@@ -492,8 +493,9 @@ class PeerLinks:
     def _came_in(self, peer: PeerIdentity) -> None:
         """A peer has connected to this broker: it runs, and its earlier incarnations have ended."""
         link = self._links.get(peer.broker_id)
-        if link is None:
+        if link is None or link.address != Address(peer.host, peer.port):
             self._on_stranger()
+        if link is None:
             return
         at = link.identity
         if at is not None and (at.directory_id, at.boot, at.run) != (

@@ -892,21 +892,27 @@ class BrokerAddresses:
         """Connect to all known brokers.
 
         The first voters have their configured address, unless a broker with that ID was removed;
-        all others their registered address. Other addresses count until the known state is current,
-        those of brokers that connected also later.
+        all others their registered address, or that of a newer incarnation that has connected: a
+        voter must be reached before it can register. Other addresses count until the known state is
+        current, those of brokers that connected also later.
         """
         machine = self._machine
         addresses = {} if self.is_current else {**self._saved, **self._found}
-        for peer in self._registry.all_latest():
-            if peer.directory_id not in machine.removed:
-                addresses[peer.broker_id] = Address(peer.host, peer.port)
         addresses.update(self._registered())
+        for peer in self._registry.all_latest():
+            if peer.directory_id not in machine.removed and self._is_ahead(peer):
+                addresses[peer.broker_id] = Address(peer.host, peer.port)
         removed = frozenset(machine.removed.values())
         for voter in self._voters:
             if voter.id not in removed:
                 addresses[voter.id] = voter.address
         self.brokers = sorted(addresses)
         self._links.set_addresses(addresses)
+
+    def _is_ahead(self, peer: PeerIdentity) -> bool:
+        """Whether the registration of a broker that has connected is not known."""
+        held = self._machine.brokers.get(peer.broker_id)
+        return held is None or (peer.directory_id == held.directory_id and peer.boot > held.boot)
 
     def save(self) -> None:
         """Save the registered addresses for the next start, if they have changed."""

@@ -738,6 +738,21 @@ def test_the_cluster_grows_to_five_voters_and_all_return(joining_cluster: Cluste
     assert joining_cluster.read(1) == [b"a"]
 
 
+def test_a_voter_that_joined_returns_with_another_address(joining_cluster: Cluster) -> None:
+    """It cannot register before the others reach it: they answer over connections of their own."""
+    joining_cluster.join(4, 5)
+    joining_cluster.until(lambda: len(joining_cluster.node(4).subscription.voters) == 5)
+    joining_cluster.stop(4)
+    machine = joining_cluster.world.brokers[3]
+    machine.address = Address(machine.name, machine.address.port + 1)
+    joining_cluster.start(4)
+    joining_cluster.until(lambda: joining_cluster.is_in(4))
+    joining_cluster.until(
+        lambda: joining_cluster.node(1).links.status()[2].address == machine.address
+    )
+    assert joining_cluster.node(4).subscription.has_vote
+
+
 def test_a_broker_that_lost_its_disk_joins_again(joining_cluster: Cluster) -> None:
     joining_cluster.join(4, 5)
     joining_cluster.until(lambda: len(joining_cluster.node(4).subscription.voters) == 5)
