@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from raftlog.config import TopicConfig
 from raftlog.consensus import Applied, Outcome
 from raftlog.errors import (
     ClusterNotReadyError,
     CommitUnknownError,
+    InvalidConfigError,
     InvalidPartitionsError,
     RaftlogError,
     UnknownTopicError,
@@ -139,7 +141,9 @@ class ClusterTopics:
         return deletion
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> TopicRecord:
-        await self.propose(AlterTopic(name=name, changes=dict(changes)))
+        resets = {key: value for key, value in changes.items() if value is None}
+        given = {key: value for key, value in changes.items() if value is not None}
+        await self.propose(AlterTopic(name=name, changes={**resets, **_in_short(given)}))
         return await self._seen(name)
 
     async def add_partitions(self, name: str, total: int) -> TopicRecord:
@@ -179,7 +183,7 @@ class ClusterTopics:
             replication_factor=(
                 replication_factor or self._default_replication_factor or self._usual_copies(name)
             ),
-            overrides=dict(config),
+            overrides=_in_short(config),
         )
 
     def _usual_copies(self, name: str) -> int:
@@ -223,6 +227,17 @@ class ClusterTopics:
         """Whether a partition has a leader, or its topic was deleted."""
         state = self._partitions.state_of(topic_id, partition)
         return state is None or bool(state.leader_boot)
+
+
+def _in_short(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings as this broker shows them. Around a number, there may be thousands of
+    spaces: in enough topics, no broker could start, as the files with them would be too long.
+    """
+    try:
+        text = TopicConfig.from_text(settings).to_text()
+    except InvalidConfigError:
+        return dict(settings)  # the group refuses them, after other reasons
+    return {name: text[name] for name in settings}
 
 
 def _value_of(outcome: Done | Refused | Any) -> Any:

@@ -274,6 +274,28 @@ async def test_a_topic_is_created_when_it_is_led(a: Asking) -> None:
 
 
 @runs(asking)
+async def test_settings_are_stored_in_their_shortest_text(a: Asking) -> None:
+    """Each may have 4 KiB, and no broker starts with a catalog of more than 64 MiB."""
+    long = {
+        "retention.ms": " " * 4_000 + "5",
+        "cleanup.policy": ",".join(["delete"] * 500),
+        "min.cleanable.dirty.ratio": "0.2" + "0" * 4_000,
+    }
+    short = {"retention.ms": "5", "cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.2"}
+    task = await a.begin(a.create(config=long))
+    assert a.plane.agree().value.overrides == short
+    await a.h.s.come_to_rest()
+    await a.h.elect(1)
+    await task
+    changes = {"segment.bytes": " " * 4_000 + "1000000", "retention.ms": None}
+    task = await a.begin(a.topics.alter("t", changes))
+    del short["retention.ms"]
+    assert a.plane.agree().value.overrides == {**short, "segment.bytes": "1000000"}
+    await a.h.s.come_to_rest()
+    await task
+
+
+@runs(asking)
 async def test_a_topic_without_a_vote_here_is_created_when_its_leader_is_known(a: Asking) -> None:
     for name in ("t", "u", "v"):
         task = await a.begin(a.create(name, replication_factor=1))
