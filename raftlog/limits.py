@@ -253,6 +253,7 @@ RESERVING_PRODUCERS_MAX: Final = 10_000  # of a partition; those of more ask the
 TRANSACTIONS_OPEN_PER_PARTITION_MAX: Final = 10_000
 # Of the records that a partition stores: more are possible when retention has deleted some.
 TRANSACTIONS_ABORTED_PER_PARTITION_MAX: Final = 100_000
+ABORTED_PER_RESPONSE_MAX: Final = 100_000  # of several partitions; 40 bytes each in its header
 PRODUCERS_PER_TOPIC_MAX: Final = PARTITIONS_PER_TOPIC_MAX * PRODUCERS_PER_PARTITION_MAX
 PRODUCER_BATCHES_REMEMBERED: Final = (
     5  # Kafka's: bounds an idempotent producer's requests in flight

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from raftlog import limits
 from raftlog.errors import CorruptBatchError, DamagedLogError, RaftlogError
 from raftlog.protocol.connection import Request
 from raftlog.protocol.records import (
@@ -291,7 +292,7 @@ class Read:
         found = list(self._failures)
         bytes_left = min(self._request.bytes_max, self._context.config.fetch_max_bytes)
         self._committed_bytes = sum(host.committed_bytes for host in self._hosts)
-        self._found_bytes = 0
+        self._found_bytes = aborted = 0
         self._is_unstable = False
         responses = self._context.responses
         try:
@@ -300,6 +301,9 @@ class Read:
                     break
                 one = self._read_one(part, host, bytes_left)
                 if one is not None:
+                    aborted += len(one.aborted)
+                    if self._found_bytes and aborted > limits.ABORTED_PER_RESPONSE_MAX:
+                        break  # the header of a response has a limit, too
                     found.append(one)
                     bytes_left -= one.size
                     self._found_bytes += one.size

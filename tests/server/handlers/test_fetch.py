@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,34 @@ def test_limits_never_split_a_batch_nor_starve(client: Client) -> None:
             assert sum(part.length for part in answer.message.partitions) == len(answer.attachment)
             first_served.add(answer.message.partitions[0].partition)
     assert first_served == {0, 1, 2}, "under a limit, every partition gets its turn"
+
+
+def test_aborted_transactions_never_make_a_response_too_long(
+    broker: RunningBroker, client: Client
+) -> None:
+    """Else a consumer gets an error each time, and reads nothing of its partitions any more."""
+    client.create("t", partitions=3)
+
+    def abort(partition: int) -> None:
+        transactions = broker.broker.context.topics.host("t", partition).log.producers.transactions
+        transactions.begin(1, 0)  # open meanwhile: the others are all of the first record's time
+        for number in range(1 << 61, (1 << 61) + 80_000):
+            transactions.begin(number, 0)
+            transactions.end(number, 0, is_commit=False)
+        transactions.end(1, 0, is_commit=True)
+
+    for number in range(3):
+        client.produce("t", batch_of(b"a"), partition=number)
+        broker.call(partial(abort, number))
+    parts = [FetchPartition(topic="t", partition=number, offset=0) for number in range(3)]
+    request = FetchRequest(partitions=parts, isolation="committed")
+    read = set()
+    for _ in range(3):
+        response = client.ask(apis.FETCH, request)
+        assert isinstance(response, FetchResponse)
+        assert len(only(response.partitions).aborted) == 80_000
+        read.add(only(response.partitions).partition)
+    assert read == {0, 1, 2}
 
 
 def test_partitions_with_nothing_new_are_left_out(client: Client) -> None:
