@@ -795,7 +795,7 @@ class Partition:
         """Call ``done`` with the log start offset once every later leader has it, too: another
         leader could start lower, and the log start offset that clients see must not go back.
         Call it with the error of ``check_leading`` if this broker does not lead, or with
-        ``LeaderNotAvailableError`` if the leadership changes before.
+        ``LeaderNotAvailableError`` if the leadership changes before, or nothing can be committed.
         """
         start = self.log.log_start_offset
 
@@ -812,6 +812,11 @@ class Partition:
 
         try:
             leadership = self.check_leading()
+            if leadership.committed_start < start and not leadership.has_quorum:
+                raise LeaderNotAvailableError(
+                    f"{self.topic_partition}: too few in-sync replicas to delete the records "
+                    f"before offset {start}. Start the missing brokers"
+                )
         except RaftlogError as error:
             done(error)
         else:

@@ -24,6 +24,7 @@ from raftlog.errors import (
     DiskFullError,
     DiskHungError,
     FencedLeaderEpochError,
+    LeaderNotAvailableError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -281,6 +282,28 @@ async def test_nobody_begins_to_wait_for_a_commit_that_is_not_possible(s: Scene)
     host.on_state(state_of(1, 2, epoch=5, min_isr=1, isr=[1], version=3))
     await s.come_to_rest()
     assert noted[3:] == [None], "the first one has waited"
+
+
+@runs(play)
+async def test_a_start_that_cannot_be_committed_is_not_waited_for(s: Scene) -> None:
+    """Tools ask for the starts of all partitions all the time."""
+    host = s.host()
+    host.lead(state_of(1, 2, epoch=5, min_isr=2), 1, lag_max_seconds=10)
+    batch = batch_of(b"a")
+    host.append(batch, validate(batch))
+    await s.come_to_rest()
+    host.on_follower(2, "disk-2", fetch_offset=1, durable_offset=1)
+    host.advance_log_start(1, lambda _error: None)
+    await s.come_to_rest()
+    noted: list[int | RaftlogError] = []
+    host.committed_start(noted.append)
+    assert noted == [], "the follower has not confirmed it yet"
+    host.on_state(state_of(1, 2, epoch=5, isr=[1], min_isr=2, version=2))
+    host.committed_start(noted.append)
+    assert [type(each) for each in noted] == [LeaderNotAvailableError]
+    host.on_state(state_of(1, 2, epoch=5, isr=[1], min_isr=1, version=3))
+    host.committed_start(noted.append)
+    assert noted[1:] == [1, 1]
 
 
 def test_only_what_is_committed_can_be_deleted(scene: Callable[..., None]) -> None:
