@@ -39,18 +39,15 @@ def quarantines(disk: Disk, directory: str) -> list[str]:
 
 
 def move_aside(disk: Disk, directory: str) -> tuple[str, list[str]]:
-    """Rename ``directory`` durably to its next quarantine path, and remove old quarantines.
+    """Rename ``directory`` durably to its next quarantine path.
 
-    Returns the new path and the removed paths. The newest ``QUARANTINES_KEPT`` (3) are kept. The
+    Returns the new path, and the paths to remove: the newest ``QUARANTINES_KEPT`` (3) are kept. The
     rename is atomic. A missing directory is treated as an empty one. Raises ``OSError``.
     """
     move_dangling_link(disk, directory)
     disk.make_dirs(directory)
     path, earlier = _rename(disk, directory)
-    removed = [*earlier, path][:-QUARANTINES_KEPT]
-    for old in removed:
-        disk.remove_tree(old)
-    return path, removed
+    return path, [*earlier, path][:-QUARANTINES_KEPT]
 
 
 def move_dangling_link(disk: Disk, directory: str) -> None:

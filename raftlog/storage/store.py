@@ -446,6 +446,9 @@ class Store:
                 self._copies.forget([key])
                 if key not in self._moved:
                     self._moved[key] = quarantine.move_aside(self._disk, directory)
+                # After a failure, the empty log must not be moved aside, too.
+                for old in self._moved[key][1]:
+                    self._disk.remove_tree(old)
                 log = self._logs.open(topic, partition)
                 break
             except OSError as error:
@@ -736,7 +739,9 @@ class TopicLogs:
             is_needed = log.directory == path
         if is_needed or not base_offsets(self._disk.list_dir(path), LOG_SUFFIX):
             return []
-        moved, _ = quarantine.move_aside(self._disk, path)
+        moved, surplus = quarantine.move_aside(self._disk, path)
+        for old in surplus:
+            self._disk.remove_tree(old)
         return [f"{path} is no copy of this broker; its files are quarantined in {moved}"]
 
     def _partition_paths(self, log_dir: LogDir) -> Iterator[tuple[str, str]]:

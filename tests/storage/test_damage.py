@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -759,6 +760,25 @@ def test_a_move_that_fails_is_told_and_the_next_start_goes_on() -> None:
         with pytest.raises(error, match="quarantining"):
             store.quarantine(FIRST, 1)
         assert hosted(reopened(disk)) == {(FIRST, 1): 3}
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EMFILE])
+def test_a_log_is_moved_once_however_often_an_old_one_cannot_be_removed(code: int) -> None:
+    """Else empty directories take the place of what is kept for diagnosis."""
+    disk = new_disk()
+    store = open_store(disk)
+    for _ in range(QUARANTINES_KEPT):
+        host(store, 1, count=1)
+        store.quarantine(FIRST, 1)
+    host(store, 1, count=4)
+    disk.faults.append(Fault({"remove"}, code, path="*.quarantine-1/*", times=5))
+    path = ""
+    while not path:
+        with suppress(DiskFullError):
+            path = store.quarantine(FIRST, 1)
+    kept = quarantine.quarantines(disk, PARTITION)
+    assert kept == [f"{PARTITION}.quarantine-{n}" for n in range(2, 2 + QUARANTINES_KEPT)]
+    assert all(quarantine_contents(disk, path) for path in kept)
 
 
 def test_the_move_is_durable_before_the_empty_log_is_begun() -> None:
