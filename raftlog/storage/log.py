@@ -1228,7 +1228,11 @@ class Log:
             self._segments.swap(swap.replaced, segment)
             self._sealed.append(segment)
             self._new_names = True
-        self._forget_cleaned_markers(below=task.work.done_offset)
+        end = min(task.work.done_offset, task.work.end_offset)
+        try:
+            self._forget_cleaned_markers(below=end)
+        except OSError:  # no file can be opened now. No aborted record is left there in any case
+            self.producers.transactions.keep_aborted(lambda each: each.marker_offset >= end)
 
     def _forget_cleaned_markers(self, *, below: Offset = INT64_MAX) -> None:
         """Forget the aborted transactions whose markers compaction has removed: a reader would drop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, NamedTuple
@@ -34,7 +35,7 @@ from raftlog.storage.producer_state import (
     WrittenBatch,
     last_sequence,
 )
-from raftlog.testing.disk import SimDisk
+from raftlog.testing.disk import Fault, SimDisk
 from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
 from tests.storage.compactions import COMPACT, compact, put, seal
@@ -1082,6 +1083,18 @@ def test_markers_go_when_no_replica_needs_them() -> None:
     end(log, ONE, commit=True)
     for each in (lambda: log, lambda: killed(disk, COMPACT)):
         assert readable(each())[-2:] == [(b"j", b"4"), (b"n", b"7")]
+
+
+def test_what_compaction_has_removed_is_forgotten_without_a_descriptor() -> None:
+    """Else readers drop the producer's next records, which are committed."""
+    disk = sim_disk()
+    log = compacted_log(disk)
+    compact(log)
+    later = NOW_MS + 2 * COMPACT.delete_retention_ms
+    disk.faults.append(Fault({"open"}, errno.EMFILE, path="*.log"))
+    compact(log, now_ms=later)
+    assert aborted(log) == []
+    assert aborted(killed(disk, COMPACT)) == []
 
 
 def test_nothing_above_the_stable_offset_is_compacted() -> None:
