@@ -21,6 +21,7 @@ from raftlog.server.scheduling import Acknowledge
 from raftlog.types import Buffer
 
 HOSTS_AT_ONCE: Final = 20  # 1 ms, to create them
+HUNG_CHECK_SECONDS: Final = 1.0
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -118,8 +119,12 @@ async def _in_turns(hosts: Iterable[Partition], act: Callable[[Partition], None]
             await asyncio.sleep(0)
 
 
-async def quiet(hosts: list[Partition]) -> None:
-    """Return once no thread uses the files of ``hosts``, which are closed."""
+async def quiet(hosts: list[Partition], *, gives_up: bool = False) -> None:
+    """Return once no thread uses the files of ``hosts``, which are closed.
+
+    ``gives_up``: raise ``DiskHungError`` while the disk of one of them hangs. It may do so for
+    ever, and their files cannot be removed either. Call it again.
+    """
     done = asyncio.get_running_loop().create_future()
     missing = len(hosts)
 
@@ -129,6 +134,15 @@ async def quiet(hosts: list[Partition]) -> None:
         if missing == 0:
             done.set_result(None)
 
+    if gives_up:
+        _check_disks(hosts)  # before more is added to what waits for a thread
     await _in_turns(hosts, lambda host: host.when_quiet(one_is))
-    if hosts:
-        await done
+    while hosts and not done.done():
+        await asyncio.wait([done], timeout=HUNG_CHECK_SECONDS if gives_up else None)
+        if gives_up and not done.done():
+            _check_disks(hosts)
+
+
+def _check_disks(hosts: list[Partition]) -> None:
+    for host in hosts:
+        host.check_disk()

@@ -521,6 +521,11 @@ class Partition:
         broker continues, and must not wait for this disk on its event loop."""
         return self.log.log_dir.is_expendable and self._services.disk.is_hung
 
+    def check_disk(self) -> None:
+        """Raise ``DiskHungError`` while the disk hangs, unless the broker ends with it."""
+        if self._is_disk_hung:
+            raise self._disk_hung()
+
     def _disk_hung(self) -> DiskHungError:
         return DiskHungError(
             f"{self.topic_partition}: the disk of this broker has completed no sync for "

@@ -128,6 +128,7 @@ class HostedPartition:
     noted: PartitionState | None = None  # the last state whose events were derived
     stage: Stage = Stage.REPLAYED
     fenced_in: LeaderEpoch | None = None  # the damaged log is not reported from this epoch on
+    closing: Partition | None = None  # host of a copy that is deleted once no thread uses it
     control: ControllerNotes = field(default_factory=ControllerNotes)
     # The state at the last check, if that found nothing to do or to wait for.
     settled: PartitionState | None = None

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from raftlog.config import BrokerConfig
 from raftlog.consensus import Applied, GroupStatus, Outcome, Unknown
 from raftlog.errors import (
+    DiskHungError,
     NotLeaderError,
     RaftlogError,
     StorageFailedError,
@@ -408,6 +409,8 @@ class RoleManager:
     def copy_change(self, hosted: HostedPartition) -> CopyChange | None:
         """Return the change that this broker's copy needs now; None if it needs none."""
         host, is_replica = hosted.host, self._is_replica(hosted)
+        if hosted.closing is not None:
+            return CopyChange.DELETE  # a replica again gets an empty copy after that
         if host is None and is_replica:
             return CopyChange.CREATE
         if self._must_accept(hosted):
@@ -651,6 +654,8 @@ class Partitions:
         self._retry: asyncio.TimerHandle | None = None
         self._failed_topics: dict[str, None] = {}  # to be retried
         self._failed_copies: dict[HostedPartition, None] = {}
+        # Of deleted topics, by ID, whose files a thread may still use.
+        self._closed: dict[str, list[Partition]] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._stopped = False
@@ -814,6 +819,9 @@ class Partitions:
         except StorageFailedError as error:
             self._stopped = True
             self._services.on_failed(error)
+        except DiskHungError as error:
+            logger.debug("topic or replica update waits: object=%s error=%s", what, error)
+            return False
         except Exception:  # also an internal error: no caller would report it
             logger.exception("topic or replica update failed, retrying: object=%s", what)
             return False
@@ -996,7 +1004,7 @@ class Partitions:
         self._state_broadcast.forget(held.id)
         partitions = self._by_topic.pop(held.id, [])
         reason = UnknownTopicError(f"topic {held.name!r} was deleted")
-        hosts = [hosted.host for hosted in partitions if hosted.host is not None]
+        hosts = [h for each in partitions for h in (each.host, each.closing) if h is not None]
         for hosted in partitions:
             self.hosted.pop(hosted.raft_id)
             self._plane.close_group(hosted.raft_id, forget=True)
@@ -1004,19 +1012,35 @@ class Partitions:
             host.close(reason)
         for hosted in partitions:
             self._on_role(hosted)
-        await quiet(hosts)
-        stored = [hosted.partition for hosted in partitions if hosted.host is not None]
+        self._closed[held.id] = hosts
+        await self._until_quiet(held.id)
+        stored = [host.topic_partition.partition for host in hosts]
         await self._worker.run(partial(self._store.drop_partitions, held.id, stored))
         logger.info("topic deleted: topic=%s", held.name)
 
+    async def _until_quiet(self, topic_id: str) -> None:
+        """Return once no thread uses the files of a deleted topic. Raises ``DiskHungError``: other
+        topics must not wait for a disk that hangs.
+        """
+        await quiet(self._closed.get(topic_id, []), gives_up=True)
+        self._closed.pop(topic_id, None)
+
     async def _delete_strays(self) -> None:
+        hung: DiskHungError | None = None
         for topic, partition, _log in list(self._store.hosted()):
             # guard: unknown topics are not strays immediately
             if self._machine.topic_by_id(topic.id) is None:
+                try:
+                    await self._until_quiet(topic.id)
+                except DiskHungError as error:
+                    hung = error
+                    continue
                 logger.warning(
                     "replica removed: partition=%s:%d reason=topic_deleted", topic.name, partition
                 )
                 await self._worker.run(partial(self._store.drop_partitions, topic.id, [partition]))
+        if hung is not None:
+            raise hung
 
     # -- a partition's state
 
@@ -1061,6 +1085,7 @@ class Partitions:
             await self._delete_copy(hosted)
         elif change is not None:
             assert host is not None
+            host.check_disk()
             if change is CopyChange.ACCEPT:
                 logger.error(
                     "unclean leader: partition=%s epoch=%d log_end_offset=%d reason=%s",
@@ -1080,7 +1105,7 @@ class Partitions:
             NotLeaderError(f"{hosted}: the copy of this broker is corrupt and is being replaced")
         )
         self._on_role(hosted)
-        await quiet([host])
+        await quiet([host], gives_up=True)
         path = await self._worker.run(
             lambda: self._store.quarantine(hosted.topic_id, hosted.partition)
         )
@@ -1100,7 +1125,7 @@ class Partitions:
                 NotLeaderError(f"{hosted}: the end of the copy of this broker is being truncated")
             )
             self._on_role(hosted)
-            await quiet([host])
+            await quiet([host], gives_up=True)
         log = await self._worker.run(lambda: self._store.resolve(hosted.topic_id, hosted.partition))
         if log is not host.log:
             self._attach(hosted, log)
@@ -1113,8 +1138,10 @@ class Partitions:
             self._on_role(hosted)
             if held is not None and held.id == hosted.topic_id:
                 held.hosts[hosted.partition] = None
-            hosted.host = None
-            await quiet([host])
+            hosted.host, hosted.closing = None, host
+        if hosted.closing is not None:
+            await quiet([hosted.closing], gives_up=True)
+            hosted.closing = None
         await self._remove_files(hosted)
         logger.info("replica removed: partition=%s", hosted)
 

@@ -35,6 +35,7 @@ from raftlog.testing.simulator.world import (
     Hang,
     World,
 )
+from raftlog.types import NewTopic
 from tests.replication.samples import View
 from tests.running import runs
 from tests.server.cluster.compacted import EPOCH, Pair, history, joined, log_of
@@ -901,6 +902,24 @@ def test_a_disk_that_hangs_holds_up_its_replicas_only(cluster: Cluster) -> None:
     hang.end()
     for partition in range(PARTITIONS):  # without a restart
         cluster.until(lambda p=partition: isr(cluster, p) == {1, 2, 3})  # type: ignore[misc]
+
+
+def test_topics_come_and_go_while_a_disk_hangs(cluster: Cluster) -> None:
+    """A thread uses the files of the deleted topic until the disk recovers."""
+    hang = Hang(path=f"{LOG_DIRECTORY}/*")
+    machine(cluster).hang(hang)
+    for partition in on_second_disk(cluster):
+        cluster.send(b"x", partition=partition)
+    cluster.until(lambda: bool(broker(cluster).log_dirs.problems))
+    cluster.admin(lambda admin: admin.delete_topics(["t"]), broker=1)
+    topic = NewTopic("u", partitions=PARTITIONS, replication_factor=3)
+    cluster.admin(lambda admin: admin.create_topics([topic]), broker=1)
+    store = broker(cluster)._store
+    cluster.until(lambda: "u" in store.topics and set(store.topics["u"].log_dirs) == set())
+    assert "t" in store.topics
+    hang.end()
+    cluster.until(lambda: "t" not in store.topics)
+    assert machine(cluster).disk.list_dir(f"{LOG_DIRECTORY}/topics/t") == []
 
 
 def test_a_disk_that_is_unmounted_is_noticed_without_any_write(cluster: Cluster) -> None:
