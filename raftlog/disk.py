@@ -414,7 +414,7 @@ class FilePool:
         return len(self._open)
 
     def open(self, path: str, flags: int) -> PooledFile:
-        file = PooledFile(path, self._open_fd(path, flags), flags & ~os.O_CREAT, self)
+        file = PooledFile(path, self.open_fd(path, flags), flags & ~os.O_CREAT, self)
         with self._lock:
             self._open[file] = None
         self._close_clean(self.files_max)
@@ -505,7 +505,7 @@ class FilePool:
 
     def _reopen(self, file: PooledFile) -> None:
         """Open a file again, pinned: if all other files need a sync, it would be closed at once."""
-        fd = self._open_fd(file.path, file.flags)
+        fd = self.open_fd(file.path, file.flags)
         try:
             with self._lock:
                 self._check_not_closed(file)
@@ -519,7 +519,8 @@ class FilePool:
                 os.close(fd)
         self._close_clean(self.files_max)
 
-    def _open_fd(self, path: str, flags: int) -> int:
+    def open_fd(self, path: str, flags: int) -> int:
+        """Open any file. If the process has no descriptor left, close files of the pool for it."""
         try:
             return os.open(path, flags, FILE_MODE)
         except OSError as error:
@@ -620,7 +621,7 @@ class OsDisk:
         with _creating(path):
             if pooled and self._may_reopen(path):
                 return self._pool.open(path, flags)
-            return OsFile(path, os.open(path, flags, FILE_MODE))
+            return OsFile(path, self._pool.open_fd(path, flags))
 
     def _may_reopen(self, path: str) -> bool:
         """Whether a file that is opened again can be recognized by its inode number."""
@@ -693,7 +694,7 @@ class OsDisk:
             sync_all(fd)
 
     def read_file(self, path: str, *, bytes_max: int) -> bytes:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=self._pool.open_fd) as file:
             data = file.read(bytes_max + 1)
         if len(data) > bytes_max:
             raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", path)
@@ -703,7 +704,7 @@ class OsDisk:
         temporary = path + TEMPORARY_SUFFIX
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with _creating(temporary):
-            fd = os.open(temporary, flags, FILE_MODE)
+            fd = self._pool.open_fd(temporary, flags)
         try:
             view = memoryview(data)
             while view:
@@ -717,7 +718,7 @@ class OsDisk:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> OsLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        fd = self._pool.open_fd(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             # guard: data directory is locked
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -576,6 +576,18 @@ def test_without_a_descriptor_the_pool_gives_one_up(
     assert is_open(files) == [False]
 
 
+def test_every_file_may_have_a_descriptor_of_the_pool(
+    tmp_path: Path, no_descriptors: Callable[[], None]
+) -> None:
+    disk = OsDisk()
+    opened(disk, tmp_path, 1)
+    no_descriptors()
+    disk.write_atomic(f"{tmp_path}/state", b"x")
+    assert disk.read_file(f"{tmp_path}/state", bytes_max=1) == b"x"
+    disk.open(f"{tmp_path}/cleaned", create=True).close()
+    disk.lock(f"{tmp_path}/lock").release()
+
+
 # -- guards disk -----------------------------------------------------------------------------------
 #
 # A file's sync asks the system for its data: no other test on a real disk can tell.
