@@ -451,7 +451,8 @@ class Compactor:
             self._pass = None
         if task.cleaned:
             self._has_swaps = True
-            self._files.carry_out([swap for swap, _segment in task.cleaned])
+            for swap, _segment in task.cleaned:
+                self._files.swap(swap)
 
     def abandon(self, task: CompactionTask) -> None:
         """Discard a task and its plan. Raises ``OSError``."""
@@ -662,16 +663,22 @@ class CompactionFiles:
         segments that it should replace stay. Raises ``OSError``.
         """
         for swap in swaps:
-            cleaned, log = self.cleaned_path(swap.base_offset), self._log_path(swap.base_offset)
             # guard: a cleaned file of the wrong size replaces nothing
-            if self._size(cleaned) == swap.size_bytes:
-                self._disk.rename(cleaned, log)
-            elif self._size(log) != swap.size_bytes:
-                continue
-            for base in swap.replaced[1:]:
-                path = self._log_path(base)
-                if self._disk.exists(path):
-                    self._disk.remove(path)
+            if self._size(self.cleaned_path(swap.base_offset)) == swap.size_bytes:
+                self.swap(swap)
+            elif self._size(self._log_path(swap.base_offset)) == swap.size_bytes:
+                self._remove_replaced(swap)
+
+    def swap(self, swap: Swap) -> None:
+        """Replace segments by a cleaned file. Needs no file descriptor. Raises ``OSError``."""
+        self._disk.rename(self.cleaned_path(swap.base_offset), self._log_path(swap.base_offset))
+        self._remove_replaced(swap)
+
+    def _remove_replaced(self, swap: Swap) -> None:
+        for base in swap.replaced[1:]:
+            path = self._log_path(base)
+            if self._disk.exists(path):
+                self._disk.remove(path)
 
     def _size(self, path: str) -> int:
         """Return the size in bytes; -1 if the file does not exist."""

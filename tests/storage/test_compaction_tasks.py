@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 
@@ -221,6 +223,22 @@ def test_a_swap_that_fails_ends_all_writing_and_the_next_start_completes_it() ->
     with pytest.raises(StorageFailedError, match="swapping segments"):
         log.complete_compaction(task)
     assert log._failure is not None
+    assert offsets(killed(disk, COMPACT)) == [6, 7, 8]
+
+
+def test_a_swap_needs_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, **_options: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    disk = sim_disk()
+    log = log_of(disk)
+    task = begin(log)
+    assert task is not None
+    task.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "open", refuse)
+        log.complete_compaction(task)
+    assert offsets(log) == [6, 7, 8]
     assert offsets(killed(disk, COMPACT)) == [6, 7, 8]
 
 
