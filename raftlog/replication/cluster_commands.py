@@ -113,8 +113,8 @@ class CreateTopic(ClusterCommand, frozen=True, tag="create_topic"):
     """Create a topic. Returns its ``TopicRecord``.
 
     ``replication_factor``: 0 or None for 3, or for the number of brokers if there are fewer. If the
-    topic exists with the same ID, the command returns it, so a caller can retry after an unknown
-    outcome.
+    topic exists with the same ID, the command returns it: earlier releases repeat the command after
+    an unknown outcome.
     """
 
     name: TopicName

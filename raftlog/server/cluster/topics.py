@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from raftlog.config import TopicConfig
 from raftlog.consensus import Applied, Outcome
 from raftlog.errors import (
@@ -16,6 +18,7 @@ from raftlog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
     RaftlogError,
+    TopicExistsError,
     UnknownTopicError,
     UserExistsError,
     from_code,
@@ -113,10 +116,26 @@ class ClusterTopics:
         self, name: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> TopicRecord:
         creation = self._creation(name, partitions, replication_factor, config)
-        await self.persist(creation)  # same topic id: the topic is created once
+        try:
+            await self.propose(creation)
+        except CommitUnknownError:
+            await self._create_again(creation)
         record = await self._seen(name)
         await self._until_led(record)
         return record
+
+    async def _create_again(self, creation: CreateTopic) -> None:
+        """Propose a creation again whose outcome is unknown, unless the topic was created."""
+        # Another client may have deleted the topic since. A broker that was down would take its
+        # copies of a topic with the same ID for copies of the new one, and serve their records.
+        # guard: a topic that is created again has another ID
+        again = replace(creation, topic_id=self._new_id())
+        try:
+            await self.propose(again)
+        except TopicExistsError:
+            held = self._machine.topics.get(creation.name)
+            if held is None or held.id != creation.topic_id:
+                raise
 
     async def delete(self, name: str, topic_id: str | None) -> Deletion:
         """Delete the topic that this broker knows by this name, and no later topic of the same
