@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -331,9 +332,10 @@ class Table(Closeable, Mapping[bytes, bytes]):
             compacted.check_leader(TopicPartition(self.topic, part.partition), part)
         return topic
 
-    def _ends(self) -> dict[int, Offset]:
+    def _ends(self) -> Mapping[int, Offset]:
+        """Return the ends by partition: 0 for those of a topic that was created again since."""
         ends = self._admin.offsets(self.topic, "latest")
-        return {number: end or 0 for number, end in ends.items()}
+        return defaultdict(int, {number: end or 0 for number, end in ends.items()})
 
     def _catch_up(self) -> None:
         """Read to the end; from the start of the log, if the content cannot be continued."""

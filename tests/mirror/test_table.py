@@ -241,6 +241,28 @@ def test_a_snapshot_of_a_recreated_topic_is_dropped(
     assert reloaded(log, topic, saved) == {b"new": b"4"}
 
 
+def test_a_topic_that_is_created_again_with_fewer_partitions_in_between_is_read_again(
+    log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    plain = Table._described
+
+    def replaced(self: Table) -> TopicDescription:
+        monkeypatch.undo()
+        found = plain(self)
+        with log.admin() as admin:
+            admin.delete_topics([topic])
+        log.create_topic(topic, 1, config=COMPACT)
+        put(producer, topic, new=b"4")
+        return found
+
+    put(producer, topic, a=b"1", b=b"2")
+    with log.table(topic) as table:
+        monkeypatch.setattr(Table, "_described", replaced)
+        table.refresh()
+        assert dict(table.items()) == {b"new": b"4"}
+
+
 def test_a_snapshot_below_the_start_of_the_log_is_dropped(
     log: raftlog.EmbeddedLog, producer: raftlog.Producer, topic: str, saved: Path
 ) -> None:
