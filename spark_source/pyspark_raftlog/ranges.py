@@ -73,11 +73,11 @@ def read_range(
     if time is not None:
         first_ms, end_ms = _times(time)
         if first_ms is not None:
-            texts["startingTimestamp"] = str(first_ms)
+            texts["startingTimestamp"] = str(max(first_ms, 0))  # no record is from before 1970
             texts.setdefault("startingOffsetsByTimestampStrategy", "latest")
             conditions.append(f"timestamp >= timestamp_millis({first_ms})")
         if end_ms is not None:
-            texts["endingTimestamp"] = str(end_ms + late_ms)
+            texts["endingTimestamp"] = str(max(end_ms + late_ms, 0))
             conditions.append(f"timestamp < timestamp_millis({end_ms})")
     if names is not None:
         has_time = "timestamp" in (name.lower() for name in names)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pyspark_raftlog import read_range
-from pyspark_raftlog.options import SourceOptions
+from pyspark_raftlog.options import SourceOptions, Time
 from pyspark_raftlog.ranges import _texts, ms_at_or_after
 from raftlog import Producer
 from raftlog.errors import InvalidRequestError
@@ -100,6 +101,19 @@ def test_times_are_exact(ranged: Range) -> None:
 def test_ranges_that_make_no_sense(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         read_range(cast("SparkSession", None), "t", **given)  # it does not come so far
+
+
+def test_times_before_1970_are_before_all_records() -> None:
+    given: dict[str, str] = {}
+    frame = SimpleNamespace(where=lambda _condition: frame)
+    reader = SimpleNamespace(
+        format=lambda _name: reader,
+        options=lambda **texts: given.update(texts) or SimpleNamespace(load=lambda: frame),
+    )
+    spark = cast("SparkSession", SimpleNamespace(read=reader))
+    read_range(spark, "t", time=(MIDNIGHT.replace(year=1900), -1), bootstrap="a:1")
+    options = SourceOptions.parse(given, streaming=False)
+    assert (options.starting, options.ending) == (Time(0), Time(0))
 
 
 @pytest.mark.parametrize(
