@@ -173,7 +173,7 @@ _PATIENCE_S: Final = 60.0  # wait for the next batch
 @dataclass(slots=True)
 class Progress:
     """``offsets``, ``size_bytes``: written in this run. ``lag``: offsets that are still missing.
-    ``skipped``: offsets that were deleted after the last backup, and before this one.
+    ``skipped``: offsets before those, which were deleted after the last backup of the partition.
     ``copied_again``: partitions whose earlier files are not used any more, because the cluster has
     removed marks of deleted keys that the backup never had.
     """
@@ -286,7 +286,7 @@ def _write(
         made = _opened(before, admin, now_ms)
         found = topics.selected(admin.find_topics(), admin.list_topics(), pattern)
         described = admin.describe_topics(found) if found else []
-        parts = _parts(made, described, admin, progress)
+        parts = _parts(made, described, admin)
         progress.topics, progress.partitions = len(described), len(parts)
         due = parts
         for _number in range(COPIES_MAX):
@@ -331,7 +331,7 @@ def _opened(data: bytes | None, admin: Admin, now_ms: TimestampMs) -> Manifest:
 
 
 def _parts(
-    made: Manifest, described: list[TopicDescription], admin: Admin, progress: Progress
+    made: Manifest, described: list[TopicDescription], admin: Admin
 ) -> dict[TopicPartition, _Part]:
     """Add the topics to the manifest. Returns the partitions to read."""
     parts = {}
@@ -345,7 +345,6 @@ def _parts(
             if number == len(files.partitions):
                 files.partitions.append(PartitionFiles(start, start))
             part = files.partitions[number]
-            progress.skipped += max(start - part.end, 0)
             chain = part.chunks[-1].chain if part.chunks and part.end >= start else None
             position = max(part.end, start)
             parts[tp] = _Part(
@@ -481,6 +480,7 @@ def _flush(store: _Verified, part: _Part, progress: Progress) -> None:
     store.write(name, data)
     chunk = Chunk(name, part.start, part.end, part.size_bytes, part.chain)
     part.files.chunks.append(chunk)
+    progress.skipped += part.start - part.files.end
     part.files.end = part.end
     progress.offsets += part.end - part.start
     progress.size_bytes += part.size_bytes

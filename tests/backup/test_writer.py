@@ -20,7 +20,9 @@ from raftlog.backup.writer import (
     PartitionFiles,
     Progress,
     TopicFiles,
+    _flush,
     _parts,
+    _Verified,
     chunk_name,
     decode,
     encode,
@@ -66,10 +68,12 @@ def test_files_of_other_content_have_other_names() -> None:
 
 
 class Answering:
-    """An ``Admin`` whose topic has a partition more than when it was described."""
+    """An ``Admin`` whose topic has a partition more than when it was described. All are empty."""
+
+    start: Offset = 0
 
     def offsets(self, _topic: str, _at: str) -> dict[int, Offset | None]:
-        return {0: 0, 1: 0, 2: 0}
+        return dict.fromkeys(range(3), self.start)
 
 
 def test_partitions_that_are_added_while_a_backup_begins_are_in_the_next_one() -> None:
@@ -78,8 +82,23 @@ def test_partitions_that_are_added_while_a_backup_begins_are_in_the_next_one() -
     )
     described = TopicDescription("t", "id", {}, (), parts)
     made, admin = Manifest(1, "cluster", 123, {}, {}), cast(Admin, Answering())
-    assert len(_parts(made, [described], admin, Progress())) == 2
+    assert len(_parts(made, [described], admin)) == 2
     assert len(made.topics["t"].partitions) == 2
+
+
+def test_offsets_that_were_deleted_are_counted_once(tmp_path: Path) -> None:
+    """Also if a partition remains empty for some backups."""
+    part = PartitionDescription(0, 1, 3, (1,), (1,), (), 0, 0, 0, 1, "")
+    described = TopicDescription("t", "id", {}, (), (part,))
+    made, admin = Manifest(1, "cluster", 123, {}, {}), Answering()
+    counts = []
+    for admin.start, batches in ((0, [b"a"]), (10, []), (10, []), (15, [b"b"])):
+        progress = Progress()
+        (found,) = _parts(made, [described], cast(Admin, admin)).values()
+        found.batches, found.end, found.chain = batches, admin.start + len(batches), 0
+        _flush(_Verified(Directory(tmp_path), lambda: None), found, progress)
+        counts.append(progress.skipped)
+    assert counts == [0, 0, 0, 14]
 
 
 # -- store -----------------------------------------------------------------------------------------
