@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import wraps
@@ -1137,7 +1138,7 @@ class AsyncAdmin(LoopBound, AdminBase):
             return
         self._closed = True
         if self._loop is not None:
-            await self._cluster.close()
+            await asyncio.shield(self._cluster.close())  # it goes on if this is cancelled
 
     async def __aenter__(self) -> AsyncAdmin:
         return self

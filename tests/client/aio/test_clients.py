@@ -305,6 +305,26 @@ async def test_a_cancelled_task_leaves_quickly(fake: FakeCluster) -> None:
     assert asyncio.get_running_loop().time() < 1_003
 
 
+@runs(run)
+async def test_a_close_that_is_cancelled_again_and_again_ends(fake: FakeCluster) -> None:
+    """As the cancel scopes of anyio do it."""
+    fake.create("t")
+    fake.next(apis.PRODUCE, *[ignore] * 9)
+    producer = producer_of(fake)
+    future = await producer.send("t", b"a")
+    await asyncio.sleep(1)
+    closing = asyncio.ensure_future(producer.close())
+    for _ in range(9):
+        await asyncio.sleep(0)
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(ConnectionLostError):
+        await asyncio.wait_for(future, 5)
+    await asyncio.sleep(5)
+    assert not producer._core.cluster._connections._by_broker
+
+
 def test_one_loop_only(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCluster()
     fake.create("t")
