@@ -166,7 +166,8 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
-                ended.append((self._pids.pop(pid), os.waitstatus_to_exitcode(status)))
+                if pid in self._pids:  # else it is a child of the shell that this process replaced
+                    ended.append((self._pids.pop(pid), os.waitstatus_to_exitcode(status)))
         return ended
 
     def _is_early(self, number: int) -> bool:

@@ -18,7 +18,7 @@ from raftlog.config import Address, BrokerConfig
 from raftlog.errors import InvalidConfigError
 from raftlog.testing import wait_until
 from raftlog.testing.cluster import answers, free_port, free_ports, members
-from raftlog_cli.workers import configs_of
+from raftlog_cli.workers import Supervisor, configs_of
 from tests.cli.conftest import Raftlog
 
 # -- broker ----------------------------------------------------------------------------------------
@@ -204,6 +204,15 @@ def test_a_host_without_a_cluster_founds_one() -> None:
 def test_what_workers_cannot_have(count: int, listen: str) -> None:
     with pytest.raises(InvalidConfigError):
         configs_of(BrokerConfig.from_text({"listen": listen}), count)
+
+
+def test_a_child_that_is_no_worker_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process inherits the children of the shell that it replaces; the first one, all orphans."""
+    supervisor = Supervisor([], say=print)
+    supervisor._pids = {7: 0}
+    ended = [(5, 0), (7, 256), (0, 0)]
+    monkeypatch.setattr(os, "waitpid", lambda _pid, _options: ended.pop(0))
+    assert supervisor._ended() == [(0, 1)]
 
 
 @pytest.mark.integration
