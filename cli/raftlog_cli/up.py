@@ -408,7 +408,10 @@ class Supervisor:
 
     def _add(self, request: Path) -> None:
         """Start a broker that joins the cluster, with the ID in the name of the request."""
-        broker_id = int(request.name.removeprefix(ADD_PREFIX))
+        try:
+            broker_id = int(request.name.removeprefix(ADD_PREFIX))
+        except ValueError:
+            return  # the file of another program
         request.unlink(missing_ok=True)
         if any(broker.id == broker_id for broker in self.cluster.brokers):
             return

@@ -336,6 +336,15 @@ def test_a_port_in_use_leaves_no_record(tmp_path: Path) -> None:
     make(tmp_path, [])  # and the directory is free
 
 
+def test_a_file_that_looks_like_a_request_does_not_end_the_brokers(tmp_path: Path) -> None:
+    supervisor = make(tmp_path, [])
+    for name in ("add-ons", "add-4~"):
+        (tmp_path / name).touch()
+        supervisor._add(tmp_path / name)
+        assert (tmp_path / name).exists()
+    assert [broker.id for broker in supervisor.cluster.brokers] == [1]
+
+
 @pytest.mark.integration
 def test_a_broker_whose_port_was_taken_does_not_end_the_others(
     supervise: Supervise, tmp_path: Path, notes: list[str]
