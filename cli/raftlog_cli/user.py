@@ -32,7 +32,8 @@ def user() -> None:
 def _password(from_stdin: bool) -> str:
     if not from_stdin:
         return secrets.token_urlsafe(PASSWORD_BYTES)
-    return sys.stdin.read(limits.PASSWORD_CHARS_MAX + 2).removesuffix("\n")
+    text = sys.stdin.read(limits.PASSWORD_CHARS_MAX + 3)  # so that one that is too long remains so
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 _password_stdin = click.option(

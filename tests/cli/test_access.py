@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,22 @@ from raftlog.config import Address
 from raftlog.testing import BrokerProcess
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import free_port
+from raftlog_cli import user
 from tests.cli.conftest import Raftlog
+
+# -- user ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_end_of_a_line_is_no_part_of_a_password(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for password in ("correct horse", "x" * 256):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(password + end, newline="\n"))
+        assert user._password(from_stdin=True) == password
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x" * 257 + end, newline="\n"))
+    assert len(user._password(from_stdin=True)) > 256
+
 
 # -- acl -------------------------------------------------------------------------------------------
 

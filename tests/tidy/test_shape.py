@@ -33,7 +33,6 @@ COVERED_BY = {
     "cli/raftlog_cli/security.py": "tests/cli/test_access.py",
     "cli/raftlog_cli/token.py": "tests/server/test_delegation_tokens.py",
     "cli/raftlog_cli/topic.py": "tests/cli/test_topic.py",
-    "cli/raftlog_cli/user.py": "tests/cli/test_up.py",
     "raftlog/bench/group_idlers.py": "tests/bench/test_broker.py",
     "raftlog/bench/group_member.py": "tests/bench/test_broker.py",
     "raftlog/client/scan.py": "tests/client/test_scan.py",
