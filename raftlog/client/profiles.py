@@ -73,7 +73,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(limits.PROFILE_BYTES_MAX).decode()
+            # Some editors begin a file with a byte order mark: "-sig" ignores it.
+            text = file.read(limits.PROFILE_BYTES_MAX).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidRequestError(f"the profile file {path} cannot be read: {reason}") from error

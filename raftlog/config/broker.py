@@ -1292,7 +1292,8 @@ def _check_times(config: BrokerConfig) -> None:
 def read_toml(document: str) -> dict[str, str]:
     """Return the settings of a document by dotted key, as text. They are not validated."""
     try:
-        return dict(_flatten(tomllib.loads(document), prefix=""))
+        # Some editors begin a file with a byte order mark.
+        return dict(_flatten(tomllib.loads(document.removeprefix("\ufeff")), prefix=""))
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfigError(f"the configuration is not TOML: {error}") from error
 

@@ -364,6 +364,11 @@ def test_a_profile_is_a_file_with_paths_relative_to_it(tmp_path: Path) -> None:
     }
 
 
+def test_a_byte_order_mark_of_an_editor_is_no_part_of_a_profile(tmp_path: Path) -> None:
+    path = private(tmp_path / "x.toml", "\ufeffbootstrap = 'a:1'\n")
+    assert profiles.load(str(path)) == {"bootstrap": "a:1"}
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     values = {"bootstrap": "a:1", "sasl_password": 'quo"te\\ \u00e9'}
     assert profiles.load(str(private(tmp_path / "x.toml", profiles.dump(values)))) == values

@@ -217,6 +217,10 @@ def test_dotted_keys_and_tables_are_the_same() -> None:
     assert quoted.fetch_max_bytes == 4_096
 
 
+def test_a_byte_order_mark_of_an_editor_is_no_part_of_the_document() -> None:
+    assert BrokerConfig.from_toml(f"\ufeff{DOCUMENT}").id == 3
+
+
 def test_the_command_line_wins() -> None:
     config = BrokerConfig.from_toml(DOCUMENT, {"id": "4"})
     assert (config.id, config.fetch_max_bytes) == (4, 4_096)
