@@ -166,10 +166,19 @@ def compact(value: object, *, is_sorted: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted)
 
 
+def read_json(data: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ``ValueError`` also for what ``json`` reads although
+    JSON or UTF-8 does not have it, such as NaN and lone surrogates: it could not be returned.
+    """
+    value = json.loads(data)
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value
+
+
 def _loaded(text: str) -> Any:
     """Return the value of a JSON text. Raises ``SchemaError``, also if it is too deep."""
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"the schema is not JSON: {str(error)[:200]}", INVALID) from error
     level, depth = [value], 0

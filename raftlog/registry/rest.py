@@ -8,7 +8,6 @@ only if the client says that it accepts unknown fields.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
@@ -222,7 +221,7 @@ class _Request(NamedTuple):
     def content(self) -> dict[str, Any]:
         """Return the body, an object."""
         try:
-            content = json.loads(self.call.body or b"{}")
+            content = formats.read_json(self.call.body or b"{}")
         except (ValueError, RecursionError) as error:
             raise SchemaError(f"the body is not JSON: {str(error)[:200]}", 400) from error
         if not isinstance(content, dict):

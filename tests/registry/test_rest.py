@@ -216,6 +216,18 @@ def test_errors_have_codes_of_confluent(scene: Scene, request_: str, body: Any, 
     assert not scene.log
 
 
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), float("inf")])
+def test_what_json_and_utf_8_do_not_have_is_refused(scene: Scene, value: Any) -> None:
+    """Python's parser reads them; other clients could not read the answers."""
+    assert scene("POST /subjects/s/versions", {**avro("a"), "metadata": {"a": value}}) == 400
+    assert scene("PUT /config", {"alias": value}) == 400
+    text = json.dumps({"type": "record", "name": "R", "doc": value, "fields": []})
+    assert scene("POST /subjects/s/versions", {"schema": text}) == 42201
+    text = json.dumps({"const": value})
+    assert scene("POST /subjects/s", {"schema": text, "schemaType": "JSON"}) == 40401
+    assert scene("POST /subjects/s/versions", {"schema": text, "schemaType": "JSON"}) == 42201
+
+
 def test_other_paths(scene: Scene) -> None:
     assert scene("GET /schemas/types") == ["PROTOBUF", "JSON", "AVRO"]
     assert scene("GET /contexts") == ["."]
