@@ -551,7 +551,9 @@ def _route(call: Call) -> tuple[_Handle, dict[str, str]]:
     """Return what handles a call, and the variable parts of its path."""
     if len(call.path) > limits.SCHEMA_PATH_CHARS_MAX:
         raise SchemaError("the path is too long", 404)
-    given = [unquote(part) for part in call.path.strip("/").split("/")]
+    # ``required`` and ``is_write`` compare the same encoded parts.
+    # guard: a call is served at the path that its rights are decided by
+    given = call.path.strip("/").split("/")
     is_path = False
     for method, wanted, handle in _SPLIT:
         if len(wanted) != len(given):
@@ -560,7 +562,7 @@ def _route(call: Call) -> tuple[_Handle, dict[str, str]]:
             is_path = True
             if method == call.method:
                 pairs = zip(wanted, given, strict=True)
-                return handle, {name[1:-1]: part for name, part in pairs if name[0] == "{"}
+                return handle, {name[1:-1]: unquote(part) for name, part in pairs if name[0] == "{"}
     if is_path:
         raise SchemaError(f"HTTP 405 Method Not Allowed: {call.method[:20]}", 405)
     raise SchemaError("HTTP 404 Not Found", 404)

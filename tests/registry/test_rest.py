@@ -253,6 +253,15 @@ def test_what_calls_require() -> None:
     assert not is_quick(Call("GET", "/schemas/ids/1", {"format": "serialized"}))
 
 
+def test_a_path_that_is_served_is_that_of_its_rights(scene: Scene) -> None:
+    """Only names are encoded: another spelling of a write would require the rights of a read."""
+    assert scene("POST /%73ubjects/a/versions", avro("x")) == 404
+    assert scene("POST /subjects/a/%76ersions", avro("x")) == 404
+    assert scene("PUT /%63onfig", {"compatibility": "NONE"}) == 404
+    assert scene("POST /subjects/a%2Fb/versions", avro("x")) == {"id": 1}
+    assert scene("GET /subjects") == ["a/b"]
+
+
 def test_limits_come_first(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene("POST /subjects/a/versions", {"schema": '"int"'})
     monkeypatch.setattr(limits, "SCHEMA_VERSIONS_MAX", 1)
