@@ -447,7 +447,8 @@ class HttpAuthentication(AuthenticationBackend):
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """Return the user, or None for a path that is open. Raises ``RejectedError``."""
-        path = conn.url.path
+        # Not ``conn.url``: some versions of starlette make it of the header Host, too.
+        path: str = conn.scope["path"]
         if path in self._open_paths:
             return None
         try:

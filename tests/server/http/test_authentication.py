@@ -247,22 +247,30 @@ def test_failures_are_slow_counted_and_audited(
             found += [record.value or b"" for record in read]
 
 
+def connection(path: str, scheme: str = "http", host: bytes = b"") -> HTTPConnection:
+    return HTTPConnection(
+        {
+            "type": "http",
+            "scheme": scheme,
+            "server": ("127.0.0.1", 9200),
+            "path": path,
+            "query_string": b"",
+            "headers": [(b"host", host)] if host else [(b"authorization", b"Basic YTpi")],
+        }
+    )
+
+
+def test_the_header_of_the_host_is_no_part_of_the_path() -> None:
+    """Before its version 1, starlette makes URLs of both."""
+    context = SimpleNamespace(config=SimpleNamespace(http_metrics_public=False))
+    backend = HttpAuthentication(cast(Any, context))
+    with pytest.raises(RejectedError, match="requires authentication"):
+        asyncio.run(backend.authenticate(connection("/metrics", "https", b"a/healthz?")))
+
+
 def test_passwords_are_not_accepted_without_tls() -> None:
     config = SimpleNamespace(http_metrics_public=True)
     backend = HttpAuthentication(cast(Any, SimpleNamespace(config=config)))
-
-    def connection(path: str) -> HTTPConnection:
-        return HTTPConnection(
-            {
-                "type": "http",
-                "scheme": "http",
-                "server": ("127.0.0.1", 9200),
-                "path": path,
-                "query_string": b"",
-                "headers": [(b"authorization", b"Basic YTpi")],
-            }
-        )
-
     with pytest.raises(RejectedError, match="has no TLS") as caught:
         asyncio.run(backend.authenticate(connection("/topics")))
     assert caught.value.status == 403
