@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec.structs import asdict
 from starlette.exceptions import HTTPException
@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Route
 from raftlog import Admin, Producer, __version__, limits
 from raftlog.client.settings import SecurityArguments
 from raftlog.clock import Clock, SystemClock
-from raftlog.config import Address, BrokerConfig
+from raftlog.config import BrokerConfig
 from raftlog.errors import InvalidRequestError, RaftlogError, RefusedError
 from raftlog.security.acl import (
     ANY,
@@ -44,7 +44,7 @@ from raftlog.security.acl import (
 )
 from raftlog.security.quota import DEFAULT, QuotaEntity
 from raftlog.server.authentication import OAUTHBEARER
-from raftlog.server.http.app import HttpUser
+from raftlog.server.http.app import HttpUser, is_own, refusal
 from raftlog.types import SCHEMAS_TOPIC, is_internal_topic
 from raftlog_cli.acl import UNKNOWN_HOST
 from raftlog_cli.console import pages, records
@@ -80,7 +80,7 @@ class Console:
         self._clock = SystemClock()
         self._authenticates = config.authentication_required
         self._sessions = Sessions(bootstrap, config, self._clock)
-        self._api = HttpApi(lambda request: self._session(request).admin)
+        self._api = HttpApi(lambda request: self._session(request).admin, self._check_host)
         self._broker_id = config.id
         self._is_read_only = config.http_console_read_only
         # Without authentication, operators prove the cluster secret, which the console does not.
@@ -384,20 +384,6 @@ TOPIC_CHANGES: Final[tuple[Operation, ...]] = ("WRITE", "DELETE", "ALTER", "ALTE
 MOVE_LEADERS: Final = "MOVE_LEADERS"
 
 
-def refusal(host: str, *, listens_on_loopback: bool) -> str:
-    """Return why a request with this Host header is refused; "" if it is not."""
-    if not listens_on_loopback:
-        return ""
-    name = urlsplit(f"//{host}").hostname if host else None
-    # guard: a loopback console serves only names of the loopback interface
-    if name and Address(name, 0).is_loopback:
-        return ""
-    return (
-        "this broker serves its console on the loopback interface, and the request is for the "
-        f"host {host[:100]!r}. Use http://127.0.0.1:PORT or http://localhost:PORT"
-    )
-
-
 def change_refusal(
     headers: Mapping[str, str], form: Mapping[str, str], token: str, *, is_read_only: bool
 ) -> str:
@@ -412,7 +398,7 @@ def change_refusal(
             "requires an http.listen on the loopback interface, or authentication.required=true"
         )
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    if origin is not None and not is_own(origin, headers.get("host")):
         return "the request comes from a page of another site"
     if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return "the request comes from a page of another site"

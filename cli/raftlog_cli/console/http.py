@@ -108,9 +108,14 @@ PATHS: Final[dict[str, Describe]] = {
 class HttpApi:
     """Routes of ``/api/v1``. One request is served at a time, to bound the load on the cluster."""
 
-    def __init__(self, admin_of: Callable[[Request], Admin]) -> None:
-        """``admin_of``: returns the client for a request, in a thread. The caller closes it."""
+    def __init__(
+        self, admin_of: Callable[[Request], Admin], check_host: Callable[[Request], None]
+    ) -> None:
+        """``admin_of``: returns the client for a request, in a thread. The caller closes it.
+        ``check_host``: raises the response to a request that is refused.
+        """
         self._admin_of = admin_of
+        self._check_host = check_host
         self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -118,6 +123,7 @@ class HttpApi:
 
     def _endpoint(self, describe: Describe) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
+            self._check_host(request)
             async with self._turn:
                 status, body = await asyncio.to_thread(self._result, describe, request)
             return Response(body, status, media_type="application/json")

@@ -539,14 +539,11 @@ def schema_routes(context: BrokerContext, listen: Address) -> Sequence[BaseRoute
     With authentication, ``rest.required`` says what a call requires. Without, everyone who reaches
     the address can read; and write, if only this machine reaches it or insecure.allowed is set.
     """
-    config = context.config
-    is_open = config.insecure_allowed or listen.is_loopback
-    may_all_write = not context.access.is_enforced and is_open
 
     async def respond(request: Request) -> Response:
         try:
             call = await _call_of(request)
-            _check_access(context, request, call, may_all_write=may_all_write)
+            _check_access(context, request, call, listen)
             answer = await context.registry.call(call)
         except RaftlogError as error:
             answer = rest.failed(error)
@@ -578,18 +575,19 @@ async def _call_of(request: Request) -> Call:
     return Call(method, path.decode("latin-1"), query, bytes(body), unknown)
 
 
-def _check_access(
-    context: BrokerContext, request: Request, call: Call, *, may_all_write: bool
-) -> None:
+def _check_access(context: BrokerContext, request: Request, call: Call, listen: Address) -> None:
     """Raise ``AccessDeniedError`` if the user may not make the call, or if the page of another site
     makes it with the user's browser.
     """
-    origin = request.headers.get("origin")
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
     # guard: pages of other sites cannot call the schema registry
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and not is_own(origin, host):
         raise AccessDeniedError("pages of other sites may not use the schema registry")
     if not context.access.is_enforced:
-        if rest.is_write(call) and not may_all_write:
+        # guard: a loopback registry serves only names of the loopback interface
+        if refused := refusal(host, listens_on_loopback=listen.is_loopback):
+            raise AccessDeniedError(refused)
+        if rest.is_write(call) and not (context.config.insecure_allowed or listen.is_loopback):
             raise AccessDeniedError(
                 "this address is read-only: other machines reach it without authentication. Use "
                 "`raftlog schema put`, or set authentication.required or schema.registry.listen"
@@ -612,6 +610,33 @@ def _check_access(
                 resources=caller.denied,
                 outcome="AccessDeniedError",
             )
+
+
+# -- browsers --------------------------------------------------------------------------------------
+#
+# Requests that pages of other sites make with a browser on this machine.
+
+
+def is_own(origin: str, host: str | None) -> bool:
+    """Return whether the header Origin names the port that the request is for."""
+    return origin.partition("://")[2] == host
+
+
+def refusal(host: str, *, listens_on_loopback: bool) -> str:
+    """Return why a request with this Host header is refused; "" if it is not."""
+    if not listens_on_loopback:
+        return ""
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        name = None
+    # guard: a loopback console serves only names of the loopback interface
+    if name and Address(name, 0).is_loopback:
+        return ""
+    return (
+        "this broker serves its HTTP port on the loopback interface, and the request is for the "
+        f"host {host[:100]!r}. Use http://127.0.0.1:PORT or http://localhost:PORT"
+    )
 
 
 # -- a host with several workers -------------------------------------------------------------------

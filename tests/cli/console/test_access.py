@@ -53,7 +53,7 @@ def test_a_loopback_port_serves_loopback_names(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9200", "10.0.0.1"],
+    ["", "[", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9200", "10.0.0.1"],
 )
 def test_a_loopback_port_refuses_names_that_a_site_may_point_to_it(host: str) -> None:
     assert "loopback" in app.refusal(host, listens_on_loopback=True)
@@ -74,6 +74,7 @@ def test_a_change_from_its_own_page_is_accepted() -> None:
         (OWN, {"token": "guess"}, False, "reload it"),
         ({**OWN, "origin": "http://evil.example"}, FORM, False, "another site"),
         ({**OWN, "origin": "null"}, FORM, False, "another site"),
+        ({**OWN, "origin": "http://["}, FORM, False, "another site"),
         ({**OWN, "origin": "http://127.0.0.1:9300"}, FORM, False, "another site"),
         ({**OWN, "sec-fetch-site": "cross-site"}, FORM, False, "another site"),
         ({**OWN, "sec-fetch-site": "same-site"}, FORM, False, "another site"),

@@ -166,8 +166,9 @@ def test_other_hosts_are_refused_on_a_loopback_port(browser: Browser, consoles: 
     assert "content-security-policy" in response.headers
     response = browser.client.post("/new-topic", headers={"host": "evil.example"})
     assert response.status_code == 421
-    response = browser.client.get("/topics/t/records.jsonl", headers={"host": "evil.example"})
-    assert response.status_code == 421
+    for path in ("/topics/t/records.jsonl", "/api/v1/topics"):
+        response = browser.client.get(path, headers={"host": "evil.example"})
+        assert response.status_code == 421
     open_to_all = consoles(Address("10.0.0.1", 9200), read_only=True)
     assert open_to_all.client.get("/", headers={"host": "broker.example"}).status_code == 200
 

@@ -392,6 +392,16 @@ def test_a_page_of_another_site_is_refused(http: Serving) -> None:
     assert send(http, "GET /subjects", origin=f"http://{http.address}")[0] == 200
 
 
+def test_a_page_of_a_site_that_points_to_this_machine_is_refused(http: Serving) -> None:
+    """DNS rebinding: the browser takes the registry for a part of the site."""
+    site = {"host": "evil.example:9200", "origin": "http://evil.example:9200"}
+    status, _, content = send(http, "POST /subjects/a/versions", {"schema": '"int"'}, **site)
+    assert (status, content["error_code"]) == (403, 40301)
+    assert send(http, "GET /subjects", host="evil.example:9200")[0] == 403
+    assert send(http, "GET /subjects", host="localhost:9200")[0] == 200
+    assert send(http, "GET /subjects", origin="http://[")[0] == 403
+
+
 def test_a_body_has_a_limit(http: Serving, monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "SCHEMA_REQUEST_BYTES_MAX", 5)
     assert send(http, "POST /subjects/a/versions", {"schema": '"int"'})[0] == 413
