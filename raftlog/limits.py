@@ -149,6 +149,7 @@ SCHEMA_VERSIONS_MAX: Final = 10_000  # of one subject, with those that are delet
 SCHEMA_SUBJECTS_MAX: Final = 100_000
 SCHEMAS_BYTES_MAX: Final = 256 * MIB  # of all texts, which are in memory
 SCHEMA_COMPARED_BYTES_MAX: Final = 8 * MIB  # of all versions that a new one is compared with
+SCHEMA_COMPARISONS_MAX: Final = 1_000_000  # of parts of two versions: takes a few seconds
 SCHEMA_PROBLEMS_MAX: Final = 50  # that the answer to a check lists
 SCHEMA_SUBJECT_CHARS_MAX: Final = 512
 SCHEMA_PATH_CHARS_MAX: Final = 8 * KIB  # of a request, percent-encoded

@@ -89,7 +89,10 @@ def problems(reader: Parsed, writer: Parsed) -> list[str]:
     if (reader.normal, reader.named) == (writer.normal, writer.named):
         return []
     found = _Problems()
-    _COMPARERS[reader.kind](reader.model, writer.model, found)
+    try:
+        _COMPARERS[reader.kind](reader.model, writer.model, found)
+    except RecursionError as error:
+        raise SchemaError("the schemas have too many levels to be compared", INVALID) from error
     return found.texts
 
 
@@ -127,12 +130,21 @@ class _Problems:
         self.texts: list[str] = []
         # By identity, and with the objects: an id of a freed object would be another's.
         self._seen: dict[tuple[int, int], tuple[object, object]] = {}
+        self._compared = 0
 
     def add(self, code: str, path: str, text: str) -> None:
         if len(self.texts) < limits.SCHEMA_PROBLEMS_MAX:
             self.texts.append(f"{code}: {path or '/'}: {text}")
 
     def is_new(self, reader: object, writer: object) -> bool:
+        self._compared += 1
+        # guard: a comparison of schemas ends
+        if self._compared > limits.SCHEMA_COMPARISONS_MAX:
+            raise SchemaError(
+                f"the schemas cannot be compared in {limits.SCHEMA_COMPARISONS_MAX} steps "
+                "(SCHEMA_COMPARISONS_MAX). Nest fewer unions (Avro), or anyOf and oneOf (JSON)",
+                INVALID,
+            )
         pair = id(reader), id(writer)
         if pair in self._seen:
             return False
@@ -143,12 +155,12 @@ class _Problems:
         """Return the problems of a comparison without adding them. Pairs that it has found to be
         compatible stay known.
         """
-        one = _Problems()
-        one._seen = dict(self._seen)
-        compare(one)
-        if not one.texts:
-            self._seen = one._seen
-        return one.texts
+        before, self.texts, known = self.texts, [], len(self._seen)
+        compare(self)
+        found, self.texts = self.texts, before
+        while found and len(self._seen) > known:
+            self._seen.popitem()
+        return found
 
 
 def library(name: str) -> Any:

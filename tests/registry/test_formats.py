@@ -439,6 +439,31 @@ def test_a_schema_of_avro_can_be_a_name_or_a_union_of_references(root: Any, valu
         encoder_of(parsed)(b"text")
 
 
+def chain(depth: int, last: str, *, names: str) -> str:
+    """A union of records whose fields have the records of the next level, up to ``last``."""
+    levels = [record(field("f", last), name=f"{name}{depth}") for name in names]
+    for level in reversed(range(depth)):
+        inner = [f"{name}{level + 1}" for name in names]
+        fields = [field("f", inner if len(inner) > 1 else inner[0])]
+        levels += [record(*fields, name=f"{name}{level}") for name in names]
+    return json.dumps(levels)
+
+
+def test_a_comparison_that_would_take_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level doubles the number of comparisons if the last one is not compatible."""
+    one, other = (parse(AVRO, chain(12, last, names="AB")) for last in ("int", "string"))
+    assert problems(one, other)
+    monkeypatch.setattr(limits, "SCHEMA_COMPARISONS_MAX", 1_000)
+    with pytest.raises(SchemaError, match="SCHEMA_COMPARISONS_MAX"):
+        problems(one, other)
+
+
+def test_schemas_with_too_many_levels_are_not_compared() -> None:
+    one, other = (parse(AVRO, chain(600, last, names="A")) for last in ("int", "string"))
+    with pytest.raises(SchemaError, match="too many levels"):
+        problems(one, other)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_json_has_no_number_that_others_cannot_read(number: float) -> None:
     parsed = parse(JSON, '{"properties": {"a": {"type": "number"}}}')
