@@ -263,7 +263,7 @@ class Fetcher:
         self.poll()
 
     def _note_removed(self, tp: TopicPartition, source: Source, below: Offset) -> None:
-        if not self._settings.has_stand_in:  # of consumers, nobody would take it
+        if not self._settings.has_stand_in:  # consumers do not take it
             by_epoch = self._removed_below.setdefault(tp, {})
             by_epoch[source.leader_epoch] = max(by_epoch.get(source.leader_epoch, 0), below)
 

@@ -395,7 +395,7 @@ class Housekeeping:
     async def _repeat(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1_000)
-            # An internal error ends this round only, so that retention does not stop for good.
+            # An internal error ends this round only, not all later ones.
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - reported; no caller would do it
