@@ -122,8 +122,8 @@ async def _in_turns(hosts: Iterable[Partition], act: Callable[[Partition], None]
 async def quiet(hosts: list[Partition], *, gives_up: bool = False) -> None:
     """Return once no thread uses the files of ``hosts``, which are closed.
 
-    ``gives_up``: raise ``DiskHungError`` while the disk of one of them hangs. It may do so for
-    ever, and their files cannot be removed either. Call it again.
+    ``gives_up``: raise ``DiskHungError`` while the disk of one of them hangs. It may never end,
+    and their files cannot be removed either. Call it again.
     """
     done = asyncio.get_running_loop().create_future()
     missing = len(hosts)

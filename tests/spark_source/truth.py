@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from raftlog.testing import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -173,8 +174,11 @@ def main(bootstrap: str, folder: str, master: str = "local[2,3]") -> None:
 def started(query: StreamingQuery) -> StreamingQuery:
     """Return the query once Spark has its sources: it waits 10 s for the Python worker of each, and
     four that start together on a busy machine need longer."""
-    while query.isActive and str(query.status["message"]).startswith("Initializing"):
-        time.sleep(0.05)
+
+    def is_initialized() -> bool:
+        return not query.isActive or not query.status["message"].startswith("Initializing")
+
+    wait_until(is_initialized, timeout_s=120, what="the sources of a query")
     return query
 
 
