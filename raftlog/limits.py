@@ -20,6 +20,7 @@ TOPICS_PER_REQUEST_MAX: Final = 1_000
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 PARTITIONS_DESCRIBED_MAX: Final = 10_000  # in one page of describe_topics, or one topic
 CONFIG_VALUE_CHARS_MAX: Final = 4_096
+CONFIG_VALUE_CHARS_KEPT: Final = 32  # of a topic: longer ones are stored in their shortest text
 CONFIG_KEYS_PER_TOPIC_MAX: Final = 256
 
 # -- clusters --------------------------------------------------------------------------------------

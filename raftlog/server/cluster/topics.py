@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from raftlog import limits
 from raftlog.config import TopicConfig
 from raftlog.consensus import Applied, Outcome
 from raftlog.errors import (
@@ -249,14 +250,16 @@ class ClusterTopics:
 
 
 def _in_short(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as this broker shows them. Around a number, there may be thousands of
-    spaces: in enough topics, no broker could start, as the files with them would be too long.
+    """Return the settings, long ones in their shortest text. Around a number, there may be thousands
+    of spaces: in enough topics, no broker could start, as the files with them would be too long.
+    Short ones stay: programs compare what they have set with what is shown.
     """
     try:
         text = TopicConfig.from_text(settings).to_text()
     except InvalidConfigError:
         return dict(settings)  # the group refuses them, after other reasons
-    return {name: text[name] for name in settings}
+    kept = limits.CONFIG_VALUE_CHARS_KEPT
+    return {name: value if len(value) <= kept else text[name] for name, value in settings.items()}
 
 
 def _value_of(outcome: Done | Refused | Any) -> Any:
