@@ -250,8 +250,8 @@ class ClusterTopics:
 
 
 def _in_short(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings, long ones in their shortest text. Around a number, there may be thousands
-    of spaces: in enough topics, no broker could start, as the files with them would be too long.
+    """Return the settings, long ones in their shortest text. A number may have thousands of spaces
+    around it: in enough topics, no broker could start, as the files with them would be too long.
     Short ones stay: programs compare what they have set with what is shown.
     """
     try:
