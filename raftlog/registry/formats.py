@@ -136,15 +136,20 @@ class _Problems:
         if len(self.texts) < limits.SCHEMA_PROBLEMS_MAX:
             self.texts.append(f"{code}: {path or '/'}: {text}")
 
-    def is_new(self, reader: object, writer: object) -> bool:
-        self._compared += 1
+    def take_steps(self, count: int = 1) -> None:
+        """Raise ``SchemaError`` if the comparison has too many steps with these ones."""
+        self._compared += count
         # guard: a comparison of schemas ends
         if self._compared > limits.SCHEMA_COMPARISONS_MAX:
             raise SchemaError(
                 f"the schemas cannot be compared in {limits.SCHEMA_COMPARISONS_MAX} steps "
-                "(SCHEMA_COMPARISONS_MAX). Nest fewer unions (Avro), or anyOf and oneOf (JSON)",
+                "(SCHEMA_COMPARISONS_MAX). Nest fewer unions (Avro), anyOf and oneOf (JSON), or use "
+                "fewer patternProperties",
                 INVALID,
             )
+
+    def is_new(self, reader: object, writer: object) -> bool:
+        self.take_steps()
         pair = id(reader), id(writer)
         if pair in self._seen:
             return False
@@ -753,6 +758,7 @@ def _json_object(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Prob
     further = reader.at(_further(new))
     _json(further, writer.at(_further(old)), f"{path}/additionalProperties", found)
     patterns, old_patterns = new.get("patternProperties", {}), old.get("patternProperties", {})
+    found.take_steps(len(patterns) * (len(old_patterns) + len(old.get("properties", ()))))
     for pattern, schema in patterns.items():
         where = f"{path}/patternProperties/{pattern}"
         for before in _before_pattern(pattern, old):
@@ -760,10 +766,11 @@ def _json_object(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _Prob
     for pattern, schema in old_patterns.items():
         if pattern not in patterns:
             _json(further, writer.at(schema), f"{path}/patternProperties/{pattern}", found)
+    required = frozenset(old.get("required", ()))
     for name in new.get("required", ()):
         schema = new.get("properties", {}).get(name)
         has_default = isinstance(schema, dict) and "default" in schema
-        if name not in old.get("required", ()) and not has_default:
+        if name not in required and not has_default:
             found.add("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}", "is required now")
 
 
@@ -771,6 +778,9 @@ def _json_properties(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _
     """Compare the properties that one of the two schemas lists."""
     new, old = reader.schema, writer.schema
     new_properties, old_properties = new.get("properties", {}), old.get("properties", {})
+    patterns, old_patterns = new.get("patternProperties", {}), old.get("patternProperties", {})
+    steps = len(new_properties) * len(old_patterns) + len(old_properties) * len(patterns)
+    found.take_steps(steps)
     for name, schema in new_properties.items():
         where = f"{path}/properties/{name}"
         if name in old_properties:
@@ -787,7 +797,6 @@ def _json_properties(reader: _JsonPlace, writer: _JsonPlace, path: str, found: _
             else:
                 _json(reader.at(schema), writer.at(before), where, found)
     further = _further(new)
-    patterns = new.get("patternProperties", {})
     for name, schema in old_properties.items():
         if name in new_properties or any(_is_match(pattern, name) for pattern in patterns):
             continue

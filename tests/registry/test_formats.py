@@ -458,6 +458,27 @@ def test_a_comparison_that_would_take_too_long_ends(monkeypatch: pytest.MonkeyPa
         problems(one, other)
 
 
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("patternProperties", "patternProperties"),
+        ("patternProperties", "properties"),
+        ("properties", "patternProperties"),
+    ],
+)
+def test_many_patterns_take_no_time_without_a_limit(
+    new: str, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pattern of one schema is compared with each name and pattern of the other one."""
+    monkeypatch.setattr(limits, "SCHEMA_COMPARISONS_MAX", 1_000)
+    pairs = [
+        parse(JSON, json.dumps({key: {f"^{key}{number}": {} for number in range(count)}}))
+        for key, count in ((new, 40), (old, 41))
+    ]
+    with pytest.raises(SchemaError, match="SCHEMA_COMPARISONS_MAX"):
+        problems(*pairs)
+
+
 def test_schemas_with_too_many_levels_are_not_compared() -> None:
     one, other = (parse(AVRO, chain(600, last, names="A")) for last in ("int", "string"))
     with pytest.raises(SchemaError, match="too many levels"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import http.client
 import json
 import logging
 import socket
@@ -682,7 +683,7 @@ def ask_http(address: Address, path: str, accept: str, *, uses_tls: bool = False
         return Answer(
             error.code, error.read(limits.HTTP_WORKER_ANSWER_BYTES_MAX).decode(errors="replace")
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return Answer(0, f"its HTTP port does not answer: {error}")
 
 

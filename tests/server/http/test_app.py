@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -337,6 +338,22 @@ def test_a_port_at_which_nobody_listens_is_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = Address("0.0.0.0", free.getsockname()[1])
     status, text = ask_http(address, "/healthz", "text/plain")
+    assert (status, text.startswith("its HTTP port does not answer: ")) == (0, True)
+
+
+def test_another_program_at_the_port_of_a_worker_is_no_answer() -> None:
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4_096)
+            connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        address = Address("127.0.0.1", server.getsockname()[1])
+        status, text = ask_http(address, "/healthz", "text/plain")
+        thread.join()
     assert (status, text.startswith("its HTTP port does not answer: ")) == (0, True)
 
 
