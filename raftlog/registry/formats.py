@@ -143,7 +143,7 @@ class _Problems:
         if self._compared > limits.SCHEMA_COMPARISONS_MAX:
             raise SchemaError(
                 f"the schemas cannot be compared in {limits.SCHEMA_COMPARISONS_MAX} steps "
-                "(SCHEMA_COMPARISONS_MAX). Nest fewer unions (Avro), anyOf and oneOf (JSON), or use "
+                "(SCHEMA_COMPARISONS_MAX). Nest fewer unions (Avro), anyOf, oneOf (JSON), or use "
                 "fewer patternProperties",
                 INVALID,
             )
