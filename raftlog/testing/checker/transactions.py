@@ -30,7 +30,6 @@ KINDS: Final[Mapping[str, str]] = {
     "OFFSETS-SPLIT": "an input was committed without its output, or has an output without a commit",
     "ZOMBIE": "a transaction that began after its process was fenced took effect",
 }
-FINDINGS_MAX: Final = 20
 Outcome: TypeAlias = Literal["committed", "aborted", "unknown"]
 
 
@@ -90,7 +89,7 @@ def check(
         _splits(transactions, final, committed),
     ):
         found += findings
-    return found[:FINDINGS_MAX]
+    return found
 
 
 def _values(final: Log) -> set[Place]:

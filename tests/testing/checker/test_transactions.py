@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.testing.checker import transactions as checks
 from raftlog.testing.checker.gather import TransactionsGatherer
@@ -14,7 +15,7 @@ from raftlog.testing.checker.judge import judge
 from raftlog.testing.checker.transactions import KINDS, Place, Read, Transaction, check
 from raftlog.testing.checker.verdict import KINDS as ALL_KINDS
 from raftlog.testing.checker.verdict import TRANSACTIONS, UNSETTLED
-from raftlog.testing.history import AnyEntry, Phase, Transact
+from raftlog.testing.history import AnyEntry, Fault, Phase, Transact
 from raftlog.types import Offset, TopicPartition
 from tests.testing.checker.mutations_of_transactions import transactions
 
@@ -41,6 +42,22 @@ def test_a_transaction_without_a_completion_may_be_committed() -> None:
     entries = history()
     del entries[1]
     assert judge(entries).valid == "valid"
+
+
+def test_losses_that_are_not_judged_hide_no_other_anomaly() -> None:
+    fault = Fault(
+        time=0, process="n", type="info", id=1, kind="wipe", phase="begin", budget="beyond",
+        effect={"seen": "empty"},
+    )  # fmt: skip
+    lost: list[AnyEntry] = [
+        Transact(time=0, process="w", type=type_, name=f"lost-{n}", sent=[("txn:0", n)], ending=1)
+        for n in range(100, 120)
+        for type_ in ("invoke", "ok")
+    ]
+    entries = history()
+    entries[9] = replace(entries[9], unsettled=["open"])
+    entries[1] = replace(entries[1], after_fence=True)
+    assert judge([fault, *lost, *entries]).kinds == {"TXN-ZOMBIE", "TXN-UNSETTLED"}
 
 
 @pytest.mark.parametrize(
