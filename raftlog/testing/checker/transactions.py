@@ -9,6 +9,7 @@ Pure: all times are arguments, in seconds of one clock.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -18,7 +19,7 @@ from raftlog.types import Offset, TopicPartition
 
 KINDS: Final[Mapping[str, str]] = {
     "ABORTED-READ": "a value of an aborted transaction is in a committed read or the final log",
-    "LOST-WRITE": "a value of an acknowledged commit is not in the final log",
+    "LOST-WRITE": "a value of an acknowledged commit, or that was read, is not in the final log",
     "TORN": "some values of a transaction are in the final log, and others are not",
     "PRECOMMITTED-READ": "a value was read before the commit of its transaction was requested",
     "DUPLICATE": "a value is at two offsets",
@@ -26,6 +27,7 @@ KINDS: Final[Mapping[str, str]] = {
     "INCONSISTENT-OFFSET": "two values were read at one offset",
     "WRITE-ORDER": "values of one transaction are not in the order in which it sent them",
     "NONMONOTONIC-POLL": "a reader got a lower offset than before",
+    "POLL-SKIP": "a reader did not get a value between two others that it got",
     "G1C": "transactions have read from each other in a circle",
     "OFFSETS-SPLIT": "an input was committed without its output, or has an output without a commit",
     "ZOMBIE": "a transaction that began after its process was fenced took effect",
@@ -142,6 +144,8 @@ def _reads(
         (where, offset): value for where, records in final.items() for offset, value in records
     }
     position: dict[tuple[str, TopicPartition], Offset] = {}
+    there = _values(final)
+    kept = {where: sorted(offset for offset, _ in records) for where, records in final.items()}
     for read in reads:
         place = Place(read.partition, read.value)
         source = sender.get(place)
@@ -151,11 +155,17 @@ def _reads(
             yield Finding("ABORTED-READ", f"{source.name}: {read}")
         elif source.ending_s is None or read.at_s < source.ending_s:
             yield Finding("PRECOMMITTED-READ", f"{source.name} at {source.ending_s}: {read}")
+        elif source.outcome == "unknown" and place not in there:
+            yield Finding("LOST-WRITE", f"{source.name}: {read}")
         if at.setdefault((read.partition, read.offset), read.value) != read.value:
             yield Finding("INCONSISTENT-OFFSET", f"{read}: another value is there")
-        last = position.get((read.reader, read.partition), -1)
+        last = position.get((read.reader, read.partition), read.offset - 1)
         if read.offset <= last:
             yield Finding("NONMONOTONIC-POLL", f"{read} after offset {last}")
+        offsets = kept.get(read.partition, [])
+        # Below a committed record that was read, the end of each transaction was known.
+        if bisect_right(offsets, last) < bisect_left(offsets, read.offset):
+            yield Finding("POLL-SKIP", f"{read} after offset {last}")
         position[read.reader, read.partition] = read.offset
 
 

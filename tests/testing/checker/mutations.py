@@ -459,7 +459,7 @@ _KINDS: Final[dict[str, tuple[Callable[[HistoryEditor], None], ...]]] = {
     "COMPACT-RESURRECTED": (groups.bring_a_key_back,),
     "COMPACT-MOVED": (groups.move_a_record,),
     "TXN-ABORTED-READ": (txn.show_an_aborted_record,),
-    "TXN-LOST-WRITE": (txn.lose_a_commit,),
+    "TXN-LOST-WRITE": (txn.lose_a_commit, txn.lose_what_a_reader_got),
     "TXN-TORN": (txn.keep_half_of_a_transaction,),
     "TXN-PRECOMMITTED-READ": (txn.show_a_record_before_its_commit,),
     "TXN-DUPLICATE": (txn.store_a_record_twice,),
@@ -467,6 +467,7 @@ _KINDS: Final[dict[str, tuple[Callable[[HistoryEditor], None], ...]]] = {
     "TXN-INCONSISTENT-OFFSET": (txn.show_another_record_at_an_offset,),
     "TXN-WRITE-ORDER": (txn.swap_records_of_a_transaction,),
     "TXN-NONMONOTONIC-POLL": (txn.go_back_in_a_partition,),
+    "TXN-POLL-SKIP": (txn.skip_a_record,),
     "TXN-G1C": (txn.read_each_other,),
     "TXN-OFFSETS-SPLIT": (
         txn.commit_an_output_without_its_input,

@@ -62,6 +62,13 @@ def lose_a_commit(tape: HistoryEditor) -> None:
     _add(tape, (7, {"records": {A: [(0, 1)]}}))
 
 
+def lose_what_a_reader_got(tape: HistoryEditor) -> None:
+    sent = {"sent": [(B, 2)]}
+    _add(tape, (0, sent), (1, sent | {"type": "info"}), (4, {"records": {B: [(0, 2)]}}),
+         (5, {"read": []}), (6, {"read": []}), (7, {"records": {}}),
+         (9, {"committed": {}}))  # fmt: skip
+
+
 def keep_half_of_a_transaction(tape: HistoryEditor) -> None:
     _add(tape, (1, {"type": "info"}), (7, {"records": {A: [(0, 1)]}}))
 
@@ -90,6 +97,12 @@ def swap_records_of_a_transaction(tape: HistoryEditor) -> None:
 
 def go_back_in_a_partition(tape: HistoryEditor) -> None:
     _add(tape, (4, {"records": {A: [(0, 1), (0, 1)]}}))
+
+
+def skip_a_record(tape: HistoryEditor) -> None:
+    sent = {"sent": [(A, 1), (A, 2), (A, 5)]}
+    _add(tape, (0, sent), (1, sent), (4, {"records": {A: [(0, 1), (2, 5)]}}),
+         (7, {"records": {A: [(0, 1), (1, 2), (2, 5)]}}))  # fmt: skip
 
 
 def read_each_other(tape: HistoryEditor) -> None:

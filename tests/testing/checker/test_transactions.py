@@ -147,6 +147,14 @@ def read_early(timeline: Timeline) -> None:
     timeline.reads[0] = timeline.reads[0]._replace(at_s=1.9)
 
 
+def skip(timeline: Timeline) -> None:
+    del timeline.reads[1]
+
+
+def lose_what_was_read(timeline: Timeline) -> None:
+    del timeline.final[A][2], timeline.final[B][1]
+
+
 def cycle(timeline: Timeline) -> None:
     timeline.committed.read = [Place(OUT, b"o1")]
 
@@ -180,6 +188,8 @@ def fence(timeline: Timeline) -> None:
             "WRITE-ORDER",
         ),
         (lambda timeline: timeline.reads.append(Read("r", 9.0, A, 1, b"2")), "NONMONOTONIC-POLL"),
+        (skip, "POLL-SKIP"),
+        (lose_what_was_read, "LOST-WRITE"),
         (cycle, "G1C"),
         (split_without_output, "OFFSETS-SPLIT"),
         (split_without_commit, "OFFSETS-SPLIT"),
