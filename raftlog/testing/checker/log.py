@@ -7,7 +7,7 @@ no record that was acknowledged before another append was sent may be after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -180,7 +180,7 @@ def take_log(partition: Partition, findings: Findings) -> None:
         _two_values(partition, one, other, [farthest.who, farthest.who], findings)
     end = int(agreed.runs.end.max(initial=farthest.end))
     partition.log = Log.of(farthest.start, end, agreed.runs)
-    _start(partition, findings)
+    _starts(partition, readers, findings)
     if not partition.is_compacted:
         holes(partition, farthest, agreed.runs, findings)
     epoch_order(partition, farthest.who, agreed.runs, findings)
@@ -280,16 +280,25 @@ def _order(partition: Partition, copy: Copy, runs: Runs, findings: Findings) -> 
     findings.each("NONMONOTONIC-POLL", back, describe)
 
 
-def _start(partition: Partition, findings: Findings) -> None:
-    log, allowed = partition.log, partition.deleted_below
-    if log is None or partition.is_shortened or log.start <= allowed:
-        return
-    findings.add(
-        "LOST-mid" if log.end > log.start else "LOST-tail",
-        f"{partition.name} starts at {log.start}; no client deleted records above {allowed}",
-        partition=partition.name,
-        offsets=[allowed, log.start - 1],
-    )
+def _starts(partition: Partition, readers: Sequence[Copy], findings: Findings) -> None:
+    first, last = (choose(readers, key=lambda copy: copy.start) for choose in (min, max))
+    allowed, least = partition.deleted_below, partition.certainly_deleted_below
+    if last.start > allowed and not partition.is_shortened:
+        findings.add(
+            "LOST-mid" if last.end > last.start else "LOST-tail",
+            f"{partition.name}, {last.who}, starts at {last.start}; no client deleted records "
+            f"above {allowed}",
+            partition=partition.name,
+            offsets=[allowed, last.start - 1],
+        )
+    if first.start < least and partition.beyond_since == NEVER:
+        findings.add(
+            "RESURRECTED",
+            f"{partition.name}, {first.who}, starts at {first.start}; a client had deleted all "
+            f"records below {least}",
+            partition=partition.name,
+            offsets=[first.start, least - 1],
+        )
 
 
 def _two_values(

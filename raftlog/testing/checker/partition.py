@@ -168,6 +168,15 @@ class Partition:
         return max((c.before for c in self._deletions()), default=0)
 
     @property
+    def certainly_deleted_below(self) -> int:
+        """Offset below which all records were deleted by request, in the topic's last life."""
+        done = [change for change in self.gathered.deletions if change.outcome == OK]
+        times = [[change.invoked, change.completed] for change in done]
+        life = self.lifetimes.at(*np.array(times, np.int64).reshape(-1, 2).T)
+        mine = np.array([change.before for change in done], np.int64)[life == self.lifetimes.last]
+        return int(mine.max(initial=0))
+
+    @property
     def gone_below(self) -> int:
         """Offset below which records may be missing for any legitimate reason, in the topic's last
         life."""

@@ -52,7 +52,7 @@ KINDS: Final[Mapping[str, str]] = {
     "DAMAGED-REPLICA": "a replica's files were corrupt at the end of the run",
     "STUCK": "after all faults were healed, a replica or a reader did not reach the end",
     "RESURRECTED": "a value acknowledged before its topic was deleted is in the topic that "
-    "was created afterwards",
+    "was created afterwards; or the log starts below an offset that a client deleted up to",
     "GROUP-OFFSET-LOST": "a lower offset was returned than the one that a group had committed; or "
     "a member started below it",
     "GROUP-OFFSET-PHANTOM": "an offset was returned as committed that no client tried to commit",

@@ -192,7 +192,7 @@ class _Conversion:
         yield self._start()
         for partition, before in self._ending.retained_from.items():
             add = partial(format1.Delete, time=0, process="retention", partition=str(partition))
-            yield from (add(type="invoke", before=before), add(type="ok", before=before))
+            yield from (add(type="invoke", before=before), add(type="info", before=before))
         for number, operation in enumerate(self._history):
             self._convert(number, operation)
         rows = sorted(self._rows, key=lambda row: row[:3])

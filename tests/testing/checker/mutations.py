@@ -59,6 +59,11 @@ def lose_the_beginning(tape: HistoryEditor) -> None:
     tape.rewrite(P, lambda log: [seen for seen in log if seen[0] >= start], start=start)
 
 
+def begin_one_log_later(tape: HistoryEditor) -> None:
+    start = _some(tape, tape.acked(P)).offset + 1
+    tape.reread(P, "reader-2", lambda log: [seen for seen in log if seen[0] >= start], start=start)
+
+
 def lose_everything(tape: HistoryEditor) -> None:
     end = tape.final(P)[-1][0] + 1
     tape.rewrite(P, lambda log: log[:0], start=end, end=end)
@@ -387,13 +392,17 @@ def raise_the_dead(tape: HistoryEditor) -> None:
     tape.rewrite(SIDE, lambda log: [*log, (end, 1, value, 9)], end=end + 1)
 
 
+def begin_below_a_deletion(tape: HistoryEditor) -> None:
+    tape.rewrite(DELETED, lambda log: log, start=0)
+
+
 def see_the_dead(tape: HistoryEditor) -> None:
     tape.show(SIDE, (900, 1, _before_deletion(tape), 9))
 
 
 _KINDS: Final[dict[str, tuple[Callable[[HistoryEditor], None], ...]]] = {
     "LOST-tail": (lose_the_tail, lose_everything),
-    "LOST-mid": (lose_one_and_close_the_gap, lose_the_beginning),
+    "LOST-mid": (lose_one_and_close_the_gap, lose_the_beginning, begin_one_log_later),
     "MOVED": (lose_one_and_close_the_gap, move_to_the_end),
     "DUPLICATE": (repeat_at_the_end, repeat_below_a_deletion),
     "G1A": (store_what_failed, show_what_failed),
@@ -428,7 +437,7 @@ _KINDS: Final[dict[str, tuple[Callable[[HistoryEditor], None], ...]]] = {
     "REPLICA-DIVERGENCE": (diverge, diverge_and_agree_again, forge_a_chain),
     "DAMAGED-REPLICA": (damage,),
     "STUCK": (leave_a_replica_behind, leave_a_reader_behind, never_come_to_rest),
-    "RESURRECTED": (raise_the_dead, see_the_dead),
+    "RESURRECTED": (raise_the_dead, see_the_dead, begin_below_a_deletion),
     "UNAVAILABLE": (runs.stop_for_a_while, runs.refuse_most),
     "GROUP-OFFSET-LOST": (
         groups.tell_an_offset_of_before,

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from raftlog.testing import history as entries
 from raftlog.testing.checker.judge import LOSSES, NOT_COMPACTED, Limits, judge, judge_file
@@ -462,6 +463,43 @@ def test_the_log_starts_where_nobody_deleted() -> None:
     small.append(1)
     small.finish(log=[], start=1, end=1)
     assert small.found() == {"LOST-tail": 2}
+
+
+def test_the_log_of_one_reader_starts_where_nobody_deleted() -> None:
+    small = good()
+    small.finish(second=small.log[1:])
+    small.entries = [
+        replace(entry, start=3) if isinstance(entry, Read) and entry.process == "r2" else entry
+        for entry in small.entries
+    ]
+    assert small.found() == {"LOST-mid": 1}
+
+
+def test_what_was_certainly_deleted_is_there_again() -> None:
+    for type_ in ("ok", "info", "fail"):
+        small = good()
+        small.delete(4, type_)  # type: ignore[arg-type]
+        small.finish()
+        assert small.found() == ({"RESURRECTED": 1} if type_ == "ok" else {})
+
+
+def test_records_of_a_deleted_topic_were_deleted_in_that_one_only() -> None:
+    small = good()
+    small.delete(4)
+    small.admin("delete")
+    small.log.clear()
+    small.admin("create")
+    small.append(11, process="p2")
+    small.finish()
+    assert small.found() == {}
+
+
+def test_beyond_the_budget_a_deletion_may_be_lost() -> None:
+    small = good()
+    small.delete(4)
+    small.fault(1, budget="beyond", expects="outage")
+    small.finish()
+    assert small.found() == {}
 
 
 def test_what_was_deleted_may_be_gone_even_if_nobody_knows_that_it_was() -> None:
