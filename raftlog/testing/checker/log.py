@@ -916,7 +916,7 @@ def check_watermarks(partition: Partition, findings: Findings) -> None:
     end, invoked, completed, line = partition.gathered.ends.columns()
     life = partition.lifetimes.seen_at(invoked, completed)
     for number in range(partition.lifetimes.last + 1):
-        mine = (life == number) & (invoked < partition.beyond_since)
+        mine = (life == number) & (completed < partition.beyond_since)
         if mine.any():
             _regressions(partition, number, (end[mine], invoked[mine], line[mine]), findings)
 

@@ -1431,7 +1431,9 @@ def test_a_topic_that_is_created_again_begins_at_0() -> None:
 def test_beyond_the_budget_the_end_may_go_back() -> None:
     small = good()
     small.ends(4, process="wrong")
+    small.add(Ends(time=0, process="slow", type="invoke"))
     small.fault(1, budget="beyond")
+    small.add(Ends(time=0, process="slow", type="ok", ends={P: 3}))
     small.ends(2)
     small.finish()
     assert small.found() == {"HW-REGRESSION": 1}
