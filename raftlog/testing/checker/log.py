@@ -8,7 +8,7 @@ no record that was acknowledged before another append was sent may be after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -92,10 +92,13 @@ def _sender(partition: Partition, row: int) -> Found:
 
 def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
     """Check real-time order: by increasing offset, with the latest invocation so far."""
+    stored = _unpromised(partition, acked)
+    is_acked = np.repeat([True, False], [len(acked), len(stored)])
+    acked = acked.with_(stored)
     order = np.lexsort((acked.value, acked.offset))
-    acked = acked.take(order)
+    acked, is_acked = acked.take(order), is_acked[order]
+    completed = np.where(is_acked, partition.appends.completed[acked.by], NEVER)
     invoked = partition.appends.invoked[acked.by]
-    completed = partition.appends.completed[acked.by]
     latest = running_max(invoked)
 
     def describe(place: int) -> Found:
@@ -118,6 +121,25 @@ def _real_time(partition: Partition, acked: Runs, findings: Findings) -> None:
         )
 
     findings.each("REALTIME-ORDER", np.flatnonzero(completed < latest), describe)
+
+
+def _unpromised(partition: Partition, promised: Runs) -> Runs:
+    """Return the records of the final log of all other appends, whose outcome can be unknown: they
+    have no time at which they were certainly stored, but one before which they were not."""
+    appends = partition.appends
+    rows = np.argsort(appends.first)
+    first, end = appends.first[rows], appends.first[rows] + appends.count[rows]
+    if partition.log is None or np.any(first[1:] < end[:-1]):  # it is unknown which append it was
+        return NO_RUNS
+    is_other = (appends.outcome != FAIL) & (appends.life == partition.lifetimes.last)
+    is_other[promised.by] = False
+    runs, is_other = partition.log.runs, is_other[rows]
+    rows, first, end = rows[is_other], first[is_other], end[is_other]
+    pieces = overlaps(runs.value, runs.value + runs.count, first, end)
+    shift = runs.shift[pieces.index]
+    return replace(
+        runs.cut(pieces.index, pieces.start - shift, pieces.end - shift), by=rows[pieces.other]
+    )
 
 
 def _producers_order(partition: Partition, findings: Findings) -> None:

@@ -35,7 +35,8 @@ KINDS: Final[Mapping[str, str]] = {
     "PHANTOM": "a reader received a value that no client sent to that partition",
     "NONMONOTONIC-SEND": "an idempotent producer's acknowledged appends are not in its order",
     "INT-NONMONOTONIC-SEND": "within one append of an idempotent producer, values are not in order",
-    "REALTIME-ORDER": "a value was acknowledged before another with a lower offset was sent",
+    "REALTIME-ORDER": "a value was acknowledged before another with a lower offset was sent, also "
+    "if the outcome of that one is unknown",
     "OBSERVED-THEN-LOST": "a value that a consumer received is not in the final log",
     "INCONSISTENT-OFFSET": "two values were read, or acknowledged, at one offset",
     "INT-POLL-SKIP": "within one poll, a record is missing",

@@ -452,7 +452,7 @@ def test_lost_mid() -> None:
     small = good()
     small.invoke(9)
     small.finish(log=[(0, 3, 1, 1), (3, 1, 4, 1), (4, 1, 9, 1), (5, 1, 6, 1)])
-    assert small.found() == {"LOST-mid": 1}
+    assert small.found() == {"LOST-mid": 1, "REALTIME-ORDER": 1}
 
 
 def test_the_log_starts_where_nobody_deleted() -> None:
@@ -584,6 +584,29 @@ def test_real_time_order() -> None:
     lone.log.append((7, 1, 7, 1))
     lone.finish()
     assert lone.found() == {"REALTIME-ORDER": 1}
+
+
+def test_real_time_order_of_a_record_whose_outcome_is_unknown() -> None:
+    for acks, type_ in ((-1, "info"), (1, "ok")):
+        small = good()
+        small.invoke(7)
+        small.complete(7, offsets=[(7, 1, 7)])
+        small.invoke(8, process="q", acks=acks)
+        small.complete(8, process="q", type_=type_)  # type: ignore[arg-type]
+        small.log[3:] = [(6, 1, 8, 1), (7, 1, 7, 1)]
+        small.finish()
+        assert small.found() == {"REALTIME-ORDER": 1}
+
+
+def test_a_record_that_was_sent_before_may_have_any_place() -> None:
+    small = good()
+    small.invoke(8, process="q")
+    small.invoke(7)
+    small.complete(7, offsets=[(7, 1, 7)])
+    small.complete(8, process="q", type_="info")
+    small.log += [(6, 1, 8, 1), (7, 1, 7, 1)]
+    small.finish()
+    assert small.found() == {}
 
 
 def test_operations_that_overlap_may_come_in_any_order() -> None:
