@@ -416,6 +416,8 @@ class ClusterMachine:
         return None, ClusterChange()
 
     def _decommission(self, command: DecommissionBroker) -> tuple[None, ClusterChange]:
+        if command.id not in self.brokers and command.id in self.removed.values():
+            return None, ClusterChange()  # the command was repeated
         held = self._broker(command.id)
         if held.draining:
             return None, ClusterChange()
@@ -862,6 +864,8 @@ class ClusterMachine:
 
     def _set_token_expiry(self, command: SetTokenExpiry) -> tuple[int, ClusterChange]:
         held = self.tokens.get(command.id)
+        if held is None and command.expires_ms <= command.at_ms:
+            return command.expires_ms, ClusterChange()  # the command was repeated
         if held is None:
             raise UnknownTokenError(f"there is no delegation token {command.id}")
         changed = with_expiry(held, command.expires_ms, command.at_ms)
