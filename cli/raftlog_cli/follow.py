@@ -755,6 +755,7 @@ class Agent:
         base = {tp.partition: stored for tp, stored in producer.stored(sorted(wanted)).items()}
         if max(base.values()) > SEQUENCES_MAX:
             self._state.epoch += 1  # the same lines are the next round
+            self._save(None)  # the round before is complete
             return True
         plan = Round(count, base, routing, chunks)
         self._save(plan)

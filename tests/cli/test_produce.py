@@ -756,6 +756,18 @@ def test_an_epoch_ends_before_its_sequences_do(log: Path, run: Callable[..., lis
     assert {epoch for _, epoch, _ in brokers.counts} == {0, 1}
 
 
+def test_no_line_counts_as_lost_when_an_epoch_ends_between_two_rounds(
+    log: Path, run: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "CHUNK_BYTES", 3)
+    monkeypatch.setattr(follow, "SEQUENCES_MAX", 0)
+    log.write_bytes(b"1\n2\n3\n")
+    brokers = Brokers()
+    assert run(brokers, routing=Routing(partition=0)) == []
+    assert sorted(brokers.lines) == [b"1", b"2", b"3"]
+    assert {epoch for _, epoch, _ in brokers.counts} == {0, 1, 2}
+
+
 def test_a_state_belongs_to_one_topic_and_one_process(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.json")
     with file:
