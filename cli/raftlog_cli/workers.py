@@ -32,6 +32,7 @@ from raftlog.server.main import STATUS_REMOVED
 PAUSE_S_MIN: Final = 1.0  # before a worker that has failed is started again
 PAUSE_S_MAX: Final = 30.0
 SOUND_S: Final = 60.0  # a worker that has run for this time begins with the shortest pause again
+PORT_MAX: Final = 65_535
 DIRECTORY: Final = "workers"  # in the data directory
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 _PR_SET_PDEATHSIG: Final = 1
@@ -58,14 +59,12 @@ def configs_of(config: BrokerConfig, count: int, host: str = "") -> list[BrokerC
     """Return the settings of each worker. ``host``: name of the host, for the rack.
 
     Limits of connections and memory are those of the host: each worker has its share. Raises
-    ``InvalidConfigError`` if a port is 0, or there are too many workers.
+    ``InvalidConfigError`` if a port is 0 or too high, or there are too many workers.
     """
     if count > limits.WORKERS_PER_HOST_MAX:
         raise InvalidConfigError(
             f"--workers {count} is over WORKERS_PER_HOST_MAX ({limits.WORKERS_PER_HOST_MAX})"
         )
-    if count > 1 and not config.listen.port:
-        raise InvalidConfigError("--workers needs a port: they listen on it and on the next ones")
     first = replace(
         config,
         rack=config.rack or host or socket.gethostname(),
@@ -85,7 +84,14 @@ def configs_of(config: BrokerConfig, count: int, host: str = "") -> list[BrokerC
 
 def _worker(first: BrokerConfig, number: int, join: tuple[Address, ...]) -> BrokerConfig:
     def of(address: Address | None) -> Address | None:
-        return None if address is None else Address(address.host, address.port + number)
+        if address is None:
+            return None
+        if not 0 < address.port <= PORT_MAX - number:
+            raise InvalidConfigError(
+                f"--workers: {address} leaves no port for worker {number + 1}: workers listen on "
+                "the port and on the next ones"
+            )
+        return Address(address.host, address.port + number)
 
     own = f"{DIRECTORY}/{number + 1}"
     listen = of(first.listen)

@@ -200,10 +200,19 @@ def test_a_host_without_a_cluster_founds_one() -> None:
     assert second.join == (Address("127.0.0.1", 9100),)
 
 
-@pytest.mark.parametrize(("count", "listen"), [(2, "127.0.0.1:0"), (33, "127.0.0.1:9100")])
-def test_what_workers_cannot_have(count: int, listen: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "listen", "http"),
+    [
+        (2, "127.0.0.1:0", ""),
+        (33, "127.0.0.1:9100", ""),
+        (3, "127.0.0.1:65534", ""),
+        (2, "127.0.0.1:9100", "127.0.0.1:0"),
+        (2, "127.0.0.1:9100", "127.0.0.1:65535"),
+    ],
+)
+def test_what_workers_cannot_have(count: int, listen: str, http: str) -> None:
     with pytest.raises(InvalidConfigError):
-        configs_of(BrokerConfig.from_text({"listen": listen}), count)
+        configs_of(BrokerConfig.from_text({"listen": listen, "http.listen": http}), count)
 
 
 def test_a_child_that_is_no_worker_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
