@@ -12,6 +12,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raftlog import limits
@@ -129,17 +130,17 @@ class EmbeddedLog(Closeable):
     def close(self) -> None:
         """Close the clients, sync all data and release the directory. Idempotent.
 
-        Raises ``StorageFailedError`` if the disk has failed, now or before.
+        Raises ``StorageFailedError`` if the disk has failed, now or before, and the error of a
+        client, such as one of its ``on_revoke``.
         """
         if self._closed:
             return
         self._closed = True
-        try:
+        with ExitStack() as ends:  # each of them, also after an error of another one
+            ends.callback(self._thread.stop)
+            ends.callback(self._thread.call, self._broker.stop)
             for client in list(self._clients):
-                client.close()
-            self._thread.call(self._broker.stop)
-        finally:
-            self._thread.stop()
+                ends.callback(client.close)
 
     def __del__(self) -> None:
         if not self._closed:

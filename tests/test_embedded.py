@@ -124,6 +124,25 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
             call()
 
 
+def test_a_consumer_that_fails_when_it_is_closed_does_not_hold_the_log(tmp_path: Path) -> None:
+    def fail(_partitions: object) -> None:
+        raise ValueError("of the application")
+
+    log = raftlog.open(tmp_path)
+    log.create_topic("t")
+    producer = log.producer(linger_ms=10_000)
+    late = producer.send("t", b"late")
+    consumer = log.consumer(group="g")
+    consumer.subscribe(["t"], on_revoke=fail)
+    while not consumer.assignment():
+        consumer.poll(timeout_ms=100)
+    with pytest.raises(ValueError, match="of the application"):
+        log.close()
+    with raftlog.open(tmp_path) as again:
+        assert read_all(again, "t", 1) == [b"late"]
+    assert late.done()
+
+
 def test_a_failed_disk_shows_as_errors(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = raftlog.open(tmp_path, disk=disk)
