@@ -356,9 +356,9 @@ def _begins_below(
 #
 # Checks the committed offsets of consumer groups against the offsets that clients read back. Pure.
 #
-# The offset that was read has to be the last one acknowledged before the request, or one attempted
-# since. A commit with an unknown outcome may take effect later, over a newer one. The offset is
-# then lower, and records are only delivered again, so such cases are only counted.
+# The offset that was read has to be the last one acknowledged or read before the request, or one
+# attempted since. A commit with an unknown outcome may take effect later, over a newer one. The
+# offset is then lower, and records are only delivered again, so such cases are only counted.
 
 
 NOTHING = -1  # the offset of a partition for which none is committed
@@ -388,10 +388,7 @@ class Commits:
     def known_by(self, times: Ints) -> Ints:
         """Return the highest offset that had been acknowledged before each time; ``NOTHING`` if
         none."""
-        completed, offset = self.completed[self.is_ok], self.offset[self.is_ok]
-        order = np.argsort(completed, kind="stable")
-        highest = np.maximum.accumulate(np.append(NOTHING, offset[order]))
-        return highest[np.searchsorted(completed[order], times, "left")]
+        return _highest(self.offset[self.is_ok], self.completed[self.is_ok], times)
 
     def attempted(self, offsets: Ints, times: Ints, *, late_only: bool = False) -> Bools:
         """Return whether each offset had been attempted before the corresponding time.
@@ -434,6 +431,13 @@ class Fetched:
         return int(self.offset[int(np.argmax(self.invoked))])
 
 
+def _highest(offset: Ints, completed: Ints, times: Ints) -> Ints:
+    """Return the highest of the offsets that were known before each time; ``NOTHING`` if none."""
+    order = np.argsort(completed, kind="stable")
+    highest = np.maximum.accumulate(np.append(NOTHING, offset[order]))
+    return highest[np.searchsorted(completed[order], times, "left")]
+
+
 def check_offsets(
     run: GroupsGatherer,
     partitions: Mapping[str, Partition],
@@ -467,8 +471,19 @@ def _share(
 ) -> int:
     commits, fetched = Commits.of(share), Fetched.of(share)
     offset = fetched.offset
+    # their commits are not recorded; at most, they committed the records that they received
+    if is_silent:
+        highest = _given_by(share, fetched.completed)
+        is_phantom = (offset > 0) & (offset > np.maximum(highest, 0))
+    else:
+        is_phantom = (offset > 0) & ~commits.attempted(offset, fetched.completed)
+
     within = fetched.completed < beyond_since
     known = commits.known_by(fetched.invoked)
+    # A commit that is not recorded may come late, unless the commits have an order.
+    if is_exact or not is_silent:
+        told = _highest(offset[~is_phantom], fetched.completed[~is_phantom], fetched.invoked)
+        known = np.maximum(known, told)
     is_low = within & (offset < known)
     is_zero = is_low & (offset <= 0)
     came_late = is_low & ~is_zero & (not is_exact)
@@ -479,7 +494,7 @@ def _share(
         shown = "no committed offset" if reported == NOTHING else reported
         message = (
             f"{where}: {run.names[int(fetched.who[place])]} received {shown}, after {least} had "
-            "been acknowledged"
+            "been acknowledged or received"
         )
         return (
             message,
@@ -488,13 +503,6 @@ def _share(
 
     findings.each("GROUP-OFFSET-ZERO", np.flatnonzero(is_zero), describe)
     findings.each("GROUP-OFFSET-LOST", np.flatnonzero(is_low & ~is_zero & ~came_late), describe)
-
-    # their commits are not recorded; at most, they committed the records that they received
-    if is_silent:
-        highest = _given_by(share, fetched.completed)
-        is_phantom = (offset > 0) & (offset > np.maximum(highest, 0))
-    else:
-        is_phantom = (offset > 0) & ~commits.attempted(offset, fetched.completed)
 
     def tell_phantom(place: int) -> Found:
         message = (

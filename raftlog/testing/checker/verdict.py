@@ -54,8 +54,8 @@ KINDS: Final[Mapping[str, str]] = {
     "STUCK": "after all faults were healed, a replica or a reader did not reach the end",
     "RESURRECTED": "a value acknowledged before its topic was deleted is in the topic that "
     "was created afterwards; or the log starts below an offset that a client deleted up to",
-    "GROUP-OFFSET-LOST": "a lower offset was returned than the one that a group had committed; or "
-    "a member started below it",
+    "GROUP-OFFSET-LOST": "a lower offset was returned than the one that a group had committed, or "
+    "than one that was returned before; or a member started below it",
     "GROUP-OFFSET-PHANTOM": "an offset was returned as committed that no client tried to commit",
     "GROUP-OFFSET-AHEAD": "an offset was returned as committed beyond the end of the partition",
     "GROUP-OFFSET-ZERO": "no offset, or 0, was returned as committed after another was stored",

@@ -402,6 +402,20 @@ def test_a_commit_that_comes_late_is_counted() -> None:
     assert small.judge().stats["late_commits_seen"] == 1
 
 
+def test_an_offset_of_unknown_outcome_that_was_told_stays() -> None:
+    for later, kind in ((2, "GROUP-OFFSET-LOST"), (-1, "GROUP-OFFSET-ZERO")):
+        small = committed((2, "ok"), (3, "info"))
+        small.noted(3, who="another")
+        small.noted(later)
+        small.finish()
+        assert small.found() == {kind: 1}
+    small = committed((2, "info"), (3, "info"))
+    small.noted(3)
+    small.noted(2)
+    small.finish()
+    assert small.found() == {}, "the first commit came late"
+
+
 @pytest.mark.parametrize("protocol", ["", "classic"])
 def test_a_late_commit_of_a_member_is_accepted_of_kafkas_clients_only(protocol: str) -> None:
     small = good()
