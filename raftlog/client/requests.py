@@ -35,6 +35,7 @@ from raftlog.errors import (
     NotLeaderError,
     OutcomeUnknownError,
     RaftlogError,
+    RefusedError,
     RequestTimedOutError,
     RetriableError,
     UnsupportedFeatureError,
@@ -541,6 +542,7 @@ class _Asking(Generic[AnswerT]):
     refused: dict[TopicPartition, RaftlogError] = field(default_factory=dict)
     troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # retriable
     is_hasty: bool = False  # do not wait for an unresponsive leader
+    judges_each: bool = False  # a partition that does not exist has only its own error
 
     async def run(
         self, stand_in: StandIn[AnswerT] | None, *, patience_ms: int | None = None
@@ -576,6 +578,7 @@ class _Asking(Generic[AnswerT]):
     async def outcomes(self, patience_ms: int) -> dict[TopicPartition, AnswerT | RaftlogError]:
         """Return the response for each partition, or its error after ``patience_ms``."""
         problem: RaftlogError = LeaderNotAvailableError("the leader was not queried")
+        self.judges_each = True
         try:
             await self.run(None, patience_ms=patience_ms)
         except RaftlogError as error:
@@ -590,12 +593,16 @@ class _Asking(Generic[AnswerT]):
         failures: list[RaftlogError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in self._left():
-            await self.cluster.check_partition(tp)
             try:
+                await self.cluster.check_partition(tp)
                 by_leader.setdefault(self.cluster.view.leader(*tp), []).append(tp)
             except LeaderNotAvailableError as error:
                 self.troubles[tp] = error
                 failures.append(error)
+            except RefusedError as error:
+                if not self.judges_each:
+                    raise
+                self.refused[tp] = error
         found = await asyncio.gather(
             *(
                 self._ask(leader, led[start : start + _STEP])

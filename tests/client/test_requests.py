@@ -611,6 +611,18 @@ async def test_trying_tells_of_each_partition_what_can_be_known_soon(fake: FakeC
     await cluster.close()
 
 
+@runs(run)
+async def test_a_partition_that_does_not_exist_has_an_error_of_its_own(fake: FakeCluster) -> None:
+    """The lag of a group was unknown for all topics once one of them was deleted."""
+    fake.create("t")
+    cluster = cluster_of(fake)
+    first, gone = PARTITIONS[0], TopicPartition("deleted", 0)
+    found = await try_offsets(cluster, {gone: "latest", first: "latest"}, patience_ms=3_000)
+    assert isinstance(found[gone], UnknownTopicError)
+    assert isinstance(found[first], OffsetAnswer)
+    await cluster.close()
+
+
 # -- replica selector ------------------------------------------------------------------------------
 #
 # Consumers while leaders die, stop and are cut off: who is read from, and what is not lost.
