@@ -103,6 +103,7 @@ class Transactions:
         self._returning: asyncio.Task[None] | None = None  # gives it back; None in a transaction
         self._unknown: bool | None = None  # the end that had no response: True for a commit
         self._fenced: ProducerFencedError | None = None
+        self._beginning = asyncio.Lock()
 
     def note_failure(self, error: RaftlogError) -> None:
         """Note that a record or an offset of the open transaction is missing."""
@@ -151,6 +152,10 @@ class Transactions:
         Raises ``InvalidRequestError`` if one is open or was not recovered, ``ProducerFencedError``,
         ``RetriableError`` if there is no response, or other errors of the request.
         """
+        async with self._beginning:  # else two blocks would share one transaction
+            await self._begin()
+
+    async def _begin(self) -> None:
         if self._fenced is not None:
             raise ProducerFencedError(*self._fenced.args)
         if self.is_open:

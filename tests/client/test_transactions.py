@@ -236,6 +236,19 @@ async def test_an_abort_does_not_wait_for_records(fake: FakeCluster) -> None:
 
 
 @runs(run)
+async def test_of_two_blocks_that_begin_at_once_one_is_refused(fake: FakeCluster) -> None:
+    """Both wait for the first identity. Else the commit of one had records of the other."""
+    known = coordinated(fake)
+    async with producer_of(fake) as producer:
+        blocks = [committed(producer, value) for value in (b"a", b"b")]
+        first, second = await asyncio.gather(*blocks, return_exceptions=True)
+        assert first is None
+        assert isinstance(second, InvalidRequestError)
+        assert "is open" in str(second)
+    assert known.visible() == [b"a"]
+
+
+@runs(run)
 async def test_an_empty_block_asks_nothing(fake: FakeCluster) -> None:
     coordinated(fake)
     async with producer_of(fake) as producer:
