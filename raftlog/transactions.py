@@ -328,8 +328,9 @@ class TransactionShard:
             return self._write(None, txn, now=now, now_ms=now_ms, notes=notes)
         txn.timeout_ms = timeout_ms
         txn.status, txn.committed_epoch = "empty", NO_EPOCH
-        if is_next:
-            last_epoch = NO_EPOCH if expected is None else txn.epoch
+        # guard: who goes on after an abort gets no epoch after the last one
+        if is_next or txn.epoch >= self._settings.epoch_max:
+            last_epoch = NO_EPOCH if expected is None else expected.epoch
             if txn.epoch + 1 >= self._settings.epoch_max or not may_use(txn.producer_id):
                 txn.previous_id, txn.producer_id, txn.epoch = txn.producer_id, new_id, 0
             else:
@@ -421,7 +422,8 @@ class TransactionShard:
         txn = self._known(name)
         is_bumping = version >= BUMPING_VERSION
         if is_bumping and _is_end_repeated(txn, producer):
-            return StateChange(self._repeated(txn, is_commit=is_commit))
+            result = self._repeated(txn, is_commit=is_commit)
+            return self._following(result, txn, new_id, now=now, now_ms=now_ms)
         # guard: a commit that has reserved can be repeated
         if is_commit and _is_of_client(txn, producer, txn.committed_epoch):
             return StateChange(txn.identity)  # of the commit that has reserved this transaction
@@ -449,6 +451,25 @@ class TransactionShard:
         result = txn.identity
         if not txn.parts:
             self._complete(txn, now=now, now_ms=now_ms)
+        return self._write(result, txn, now=now, now_ms=now_ms)
+
+    def _following(
+        self,
+        result: ProducerIdentity,
+        txn: Transaction,
+        new_id: int,
+        *,
+        now: float,
+        now_ms: TimestampMs,
+    ) -> StateChange[ProducerIdentity]:
+        """Return what a client uses after an end that it repeats, or that was not its own."""
+        # guard: who is aborted gets no epoch after the last one
+        if result.epoch < self._settings.epoch_max:
+            return StateChange(result)
+        txn.next_id = new_id  # the abort by the time limit, say, had none
+        result = txn.identity
+        if not txn.is_ending:
+            self._take_next_id(txn)
         return self._write(result, txn, now=now, now_ms=now_ms)
 
     def _repeated(self, txn: Transaction, *, is_commit: bool) -> ProducerIdentity:
@@ -703,8 +724,11 @@ class TransactionShard:
             return
         txn.topics_version = 0
         if txn.next_id != NO_PRODUCER_ID:
-            txn.previous_id, txn.producer_id = txn.producer_id, txn.next_id
-            txn.next_id, txn.epoch = NO_PRODUCER_ID, 0
+            self._take_next_id(txn)
+
+    def _take_next_id(self, txn: Transaction) -> None:
+        txn.previous_id, txn.producer_id = txn.producer_id, txn.next_id
+        txn.next_id, txn.epoch = NO_PRODUCER_ID, 0
 
     def _begin(self, txn: Transaction, *, now: float, now_ms: TimestampMs) -> None:
         txn.status = "ongoing"

@@ -246,6 +246,34 @@ def test_an_end_after_the_last_epoch_gives_another_producer_id() -> None:
     assert s.transaction(following) == (1002, 1)
 
 
+@pytest.mark.parametrize("is_complete", [True, False])
+@pytest.mark.parametrize("initializes", [True, False])
+def test_an_abort_that_used_the_last_epoch_gives_its_client_another_producer_id(
+    is_complete: bool, initializes: bool
+) -> None:
+    """Else its next epochs end where the log's do: a leader refuses a marker that has the epoch of
+    the batches, and a transaction that is committed stays open there.
+    """
+    s = Scene(epoch_max=2)
+    s.init()
+    who = s.init(timeout_ms=5_000)
+    s.add(who)
+    s.tick(6.0)
+    if is_complete or initializes:  # an init waits for it
+        s.mark()
+    again = (lambda: s.init(who)) if initializes else (lambda: s.end(who, commit=False))
+    following = again()
+    assert following[0] != who[0]
+    assert following[1] == 0
+    assert again() == following, "repeated"
+    s.fail_over()
+    assert again() == following
+    if s.shard.ending("x") is not None:
+        s.mark()
+        assert again() == following
+    assert s.transaction(following) == (following[0], 1)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_who_has_another_identity_changes_nothing(version: int) -> None:
     s = Scene(version=version)
