@@ -174,6 +174,9 @@ class _Produce:
             # guard: Kafka clients do not write to internal topics
             check_not_internal(part.topic)
             host = host_of(self._context, part.topic, part.partition)
+            if part.topic_id != codec.ZERO_UUID:
+                # guard: a Kafka batch for a topic by its ID is stored in no other one of its name
+                host.check_topic(part.topic_id.hex())
             config = host.log.config
             stored, header = yield from self._accepted(records, config)
             if config.has_schema:

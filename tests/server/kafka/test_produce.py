@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from raftlog import limits
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec, errors
+from raftlog.protocol import api as native_apis
+from raftlog.protocol.records import DeleteTopicsRequest
 from raftlog.record import Codec
 from raftlog.security.producer_ids import NAMED_ID_BASE
 from raftlog.server.kafka import fetch, produce
@@ -20,7 +23,7 @@ from tests.record.kafka_batches import (
     kafka_resealed,
     read_by_aiokafka,
 )
-from tests.server.harness import FaultyDisk, RunningBroker, batch_of, running
+from tests.server.harness import TIMEOUT_S, FaultyDisk, RunningBroker, batch_of, running
 from tests.server.kafka.kafka_client import KafkaClient, connected, fetch_request, produce_request
 
 # -- produce ---------------------------------------------------------------------------------------
@@ -98,6 +101,39 @@ def test_a_request_has_a_limit_of_uncompressed_bytes(
     checked = 3 if is_valid else 2
     code = errors.NONE if is_valid else errors.INVALID_RECORD
     assert codes == [code] * checked + [errors.REQUEST_TIMED_OUT] * (4 - checked)
+
+
+def test_a_topic_by_its_id_is_not_another_one_of_its_name(
+    kafka_client: KafkaClient, kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was created again while a batch of the request was checked."""
+    is_checking, is_created = threading.Event(), threading.Event()
+
+    def accept(*args: Any, **more: Any) -> Any:
+        if "uncompressed_max" not in more:  # in a thread
+            is_checking.set()
+            assert is_created.wait(TIMEOUT_S)
+        return accept_at_once(*args, **more)
+
+    accept_at_once = produce._accept
+    monkeypatch.setattr(produce, "_accept", accept)
+    with kafka_broker.client() as native:
+        native.create("again", 2)
+        topic_id = bytes.fromhex(kafka_broker.broker.context.topics.topic("again").id)
+        request = produce_request("", batch(*[bytes(50_000)] * 50, codec=Codec.GZIP))
+        (wanted,) = request.topic_data
+        wanted.topic_id = topic_id
+        (first,) = wanted.partition_data
+        wanted.partition_data = [first, type(first)(index=1, records=[batch(b"a")])]
+        kafka_client.send(apis.PRODUCE, 13, request)
+        assert is_checking.wait(TIMEOUT_S)
+        native.ask(native_apis.DELETE_TOPICS, DeleteTopicsRequest(topics=["again"]))
+        native.create("again", 2)
+        is_created.set()
+        _, answer = kafka_client.receive(apis.PRODUCE, 13)
+        (topic,) = answer.responses
+        assert all(part.error_code for part in topic.partition_responses)
+        assert native.offset("again", "latest", partition=1).offset == 0
 
 
 def test_codes_of_batches_that_are_refused(kafka_client: KafkaClient, topic: str) -> None:
