@@ -515,6 +515,8 @@ class Journal:
         if task.was_refused:
             # guard: rejected changes stay pending
             self._pending = task.records + self._pending
+            # guard: rejected changes are reported later
+            self._has_news |= self._task_has_news
             return _no_room(
                 f"write {self.path}",
                 error,

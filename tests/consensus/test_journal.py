@@ -88,6 +88,18 @@ def test_what_peers_have_reported_is_kept_and_not_reported_in_turn() -> None:
     assert journal.peers == {2: PeerSeen("another", 1)}
 
 
+def test_changes_of_a_refused_block_are_reported_once_they_are_durable() -> None:
+    """Otherwise peers would not recognize an older copy that lacks them, a vote for example."""
+    disk = disk_of()
+    journal = open_journal(disk)
+    fill_group(journal, "a", 1)
+    disk.faults.append(Fault({"write"}, errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        journal.sync()
+    journal.sync()
+    assert journal.reported_sequence == journal.sequence
+
+
 def test_what_was_not_synced_is_gone_all_of_it(seed: int) -> None:
     disk = disk_of(seed)
     journal = open_journal(disk)
