@@ -128,6 +128,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Return the exit status of the first worker."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the kernel keeps no status
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for number in range(len(self._starts)):
             self._start(number)
@@ -140,7 +141,10 @@ class Supervisor:
                 if number == 0 and (status == STATUS_REMOVED or self._is_early(0)):
                     self._stop()
                     return status
-                self._plan(number, status)
+                if status == STATUS_REMOVED:
+                    self._say(f"raftlog worker {number + 1} was decommissioned")
+                else:
+                    self._plan(number, f"raftlog worker {number + 1} ended with status {status}")
             for number, at in list(self._due.items()):
                 if at <= time.monotonic():
                     del self._due[number]
@@ -148,7 +152,11 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         self._began[number] = time.monotonic()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # for lack of memory or processes
+            self._plan(number, f"cannot start raftlog worker {number + 1}: {error}")
+            return
         if pid:
             self._pids[pid] = number
             return
@@ -179,20 +187,14 @@ class Supervisor:
     def _is_early(self, number: int) -> bool:
         return time.monotonic() - self._began[number] < PAUSE_S_MIN
 
-    def _plan(self, number: int, status: int) -> None:
-        """Start a worker again that has failed, unless it was decommissioned."""
-        if status == STATUS_REMOVED:
-            self._say(f"raftlog worker {number + 1} was decommissioned")
-            return
+    def _plan(self, number: int, why: str) -> None:
+        """Start a worker that has failed again, after a pause."""
         if time.monotonic() - self._began[number] > SOUND_S:
             self._pauses[number] = PAUSE_S_MIN
         pause_s = self._pauses[number]
         self._pauses[number] = min(2 * pause_s, PAUSE_S_MAX)
         self._due[number] = time.monotonic() + pause_s
-        self._say(
-            f"raftlog worker {number + 1} ended with status {status}; it is started again in "
-            f"{pause_s:g} s"
-        )
+        self._say(f"{why}; it is started again in {pause_s:g} s")
 
     def _stop(self) -> int:
         """Stop the workers, the last one first. A second signal ends all of them at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -222,6 +223,35 @@ def test_a_child_that_is_no_worker_may_end(monkeypatch: pytest.MonkeyPatch) -> N
     ended = [(5, 0), (7, 256), (0, 0)]
     monkeypatch.setattr(os, "waitpid", lambda _pid, _options: ended.pop(0))
     assert supervisor._ended() == [(0, 1)]
+
+
+@pytest.mark.integration
+def test_a_supervisor_notices_workers_although_its_parent_ignored_sigchld() -> None:
+    """An ignored SIGCHLD is inherited. The kernel then keeps no status of a child: a worker that
+    failed was never started again, and a stop never ended.
+    """
+    code = (
+        "import signal; from raftlog_cli.workers import Supervisor\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "print(Supervisor([lambda: 3], say=print).run())"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, check=True, capture_output=True, timeout=20).stdout == b"3\n"
+
+
+def test_a_worker_that_cannot_be_forked_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    supervisor = Supervisor([lambda: 0] * 2, say=said.append)
+
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    supervisor._start(1)
+    assert list(supervisor._due) == [1]
+    (line,) = said
+    assert "cannot start raftlog worker 2" in line
+    assert "Resource temporarily unavailable" in line
 
 
 @pytest.mark.integration
