@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -26,10 +27,11 @@ from raftlog.errors import (
 )
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec, errors
+from raftlog.replication.cluster_commands import SetTokenExpiry
 from raftlog.security.acl import ANONYMOUS, Principal
 from raftlog.security.credentials import HMAC_BYTES, make_token, password_of
 from raftlog.security.sasl import ScramClientExchange
-from raftlog.server.apis.security import check_token_allowed
+from raftlog.server.apis.security import check_token_allowed, create_token
 from raftlog.server.authentication import Authenticator
 from raftlog.testing.certificates import Certificates
 from raftlog.testing.cluster import wait_until
@@ -261,6 +263,32 @@ def test_a_new_password_revokes_the_tokens_of_the_user(served: Delegating) -> No
             with pytest.raises(AuthenticationError):
                 admin.list_topics()
         assert root.describe_tokens(["User:brief"]) == []
+
+
+def test_a_token_that_was_in_flight_when_its_owner_changed_is_not_returned() -> None:
+    """It is stored after the change, which has removed all others."""
+    machine: Any = SimpleNamespace(tokens={}, check_new_token=lambda *_: {})
+    revoked = []
+
+    async def persist(command: Any) -> None:
+        if isinstance(command, SetTokenExpiry):
+            assert command.expires_ms <= command.at_ms
+            del machine.tokens[command.id]
+        else:
+            revoked.append(connection)
+            machine.tokens[command.token.id] = command.token
+
+    context: Any = SimpleNamespace(
+        authenticator=SimpleNamespace(is_revoked=revoked.__contains__),
+        cluster=SimpleNamespace(machine=machine, topics=SimpleNamespace(persist=persist)),
+        clock=SimpleNamespace(machine=SimpleNamespace(wall_ms=lambda: 1_000)),
+        config=BrokerConfig(),
+        entropy=bytes,
+    )
+    connection: Any = SimpleNamespace(principal=Principal("User", "alice"))
+    with pytest.raises(AuthenticationError, match="User:alice was changed or deleted"):
+        asyncio.run(create_token(context, connection, (), 0))
+    assert not machine.tokens
 
 
 def test_a_token_manages_no_tokens(served: Delegating) -> None:

@@ -382,7 +382,8 @@ async def create_token(
 ) -> tuple[DelegationToken, bytes]:
     """Create a token of the client. Return it and its HMAC.
 
-    ``lifetime_ms``: at most that of ``delegation.token.max.lifetime.ms``; 0 or less: that.
+    ``lifetime_ms``: at most that of ``delegation.token.max.lifetime.ms``; 0 or less: that. Raises
+    ``AuthenticationError`` if the user has lost its credential in the meantime.
     """
     cluster, config = context.cluster, context.config
     now_ms = _now_ms(context)
@@ -402,6 +403,11 @@ async def create_token(
         )
     )
     await cluster.topics.persist(CreateToken(token=token))
+    # A change of the owner revokes the tokens that are stored before it. This one may be after it.
+    # guard: a revoked user gets no token
+    if context.authenticator.is_revoked(connection):
+        await cluster.topics.persist(SetTokenExpiry(id=token.id, expires_ms=now_ms, at_ms=now_ms))
+        raise AuthenticationError(f"{token.owner} was changed or deleted: authenticate again")
     logger.info("delegation token created: id=%s owner=%s", token.id, token.owner)
     return token, hmac
 
