@@ -187,6 +187,7 @@ class Sender:
             return NEVER  # a response, or an overdue check, calls pump()
         if not flight.may_launch(head, producer=self._producer):
             if flight.wants_other_than(self._producer):
+                self._producer = None  # also after its last epoch
                 self._request_id()
             return head.expires_at
         load = loads.get(leader) or self._begin_load(leader, now)

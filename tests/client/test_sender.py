@@ -744,6 +744,22 @@ def test_when_all_epochs_are_used_up_another_producer_id_is_taken() -> None:
     assert place(second) == (8, 0, 0)
 
 
+@runs(run)
+async def test_after_the_last_epoch_the_sender_requests_another_producer_id(
+    fake: FakeCluster,
+) -> None:
+    log = fake.create("t").logs[0]
+    async with Rig(fake) as rig:
+        await asyncio.sleep(1)  # until it has its first one
+        rig.sender._producer = ProducerIdAndEpoch(7, EPOCH_MAX)
+        fake.next(apis.PRODUCE, refuse_partitions(TOO_LARGE))
+        assert type(await outcome(rig.send(b"a"))) is type(TOO_LARGE)
+        requested = len(fake.asked(InitProducerIdRequest))
+        assert (await rig.send(b"b")).offset == 0
+        assert len(fake.asked(InitProducerIdRequest)) == requested + 1
+        assert log.values() == [b"b"]
+
+
 @pytest.mark.parametrize(
     ("error", "unknown", "expected"),
     [
