@@ -989,6 +989,8 @@ def _move(number: int, row: Any) -> PlannedMove:
         ) from None
     if not all(type(each) is int for each in (move.partition, *move.before, *move.after)):
         raise ValueError(f'move {number} of the plan: "partition", "from" and "to" are numbers')
+    if type(move.topic) is not str:
+        raise ValueError(f'move {number} of the plan: "topic" is text')
     return move
 
 

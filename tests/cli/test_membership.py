@@ -95,6 +95,7 @@ def test_a_printed_plan_is_read_again() -> None:
         (["--plan", "-"], '[{"topic": "t", "partition": 0}]', 'is not an object with "topic"'),
         (["--plan", "-"], '[{"topic": "t", "partition": "0", "to": [1]}]', "are numbers"),
         (["--plan", "-"], '["t"]', 'is not an object with "topic"'),
+        (["--plan", "-"], '[{"topic": ["t"], "partition": 0, "to": [1]}]', '"topic" is text'),
     ],
 )
 def test_what_is_no_plan_is_wrong_usage(
