@@ -152,7 +152,7 @@ class Accumulator:
 
         Each run without a partition goes to the next partition, and joins its open batch.
         """
-        size = run.size_bytes
+        size = run.joined_bytes
         with self.lock:
             if size > self.bytes_free:
                 self._note_no_room(size)
@@ -382,7 +382,7 @@ class Accumulator:
 # Overhead of a record in addition to key and value: timestamp 8, two lengths 8, two null indexes 8,
 # header count 4.
 RECORD_BYTES: Final = 28
-# Overhead of a record without key and headers, and with a value.
+# Overhead of a record without key and headers, and with a value, in a batch of such records.
 PLAIN_RECORD_BYTES: Final = 12
 # Overhead of a header in addition to name and value: two lengths 8, null index 4.
 _HEADER_ENTRY_BYTES: Final = 12
@@ -416,7 +416,9 @@ def header_bytes(headers: Headers) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive records for one partition that are not in a batch yet, and their maximum size."""
+    """Consecutive records for one partition that are not in a batch yet, and their maximum size in
+    a separate batch.
+    """
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
@@ -424,6 +426,13 @@ class Run:
     timestamps_ms: TimestampMs | Sequence[TimestampMs]
     size_bytes: int
     has_nulls: bool = True  # keys or values may contain None
+
+    @property
+    def joined_bytes(self) -> int:
+        """Maximum size in a batch whose other records may have keys, headers and nulls."""
+        is_plain = not self.has_nulls and self.keys is None and self.headers is None
+        more = RECORD_BYTES - PLAIN_RECORD_BYTES if is_plain else 0
+        return self.size_bytes + more * len(self.values)
 
     def part(self, start: int, end: int, size_bytes: int) -> Run:
         """Return the records from index ``start`` to before ``end``."""

@@ -364,7 +364,7 @@ class Piece:
         if self._refusal is not None:
             return self.failed(self._refusal)
         try:
-            if run.size_bytes * _OWN_BATCH_PART < topic.batch_bytes_max:
+            if run.joined_bytes * _OWN_BATCH_PART < topic.batch_bytes_max:
                 placed = core.accumulator.extend(topic, self._partition, run)
                 return None if placed is None else (*placed, count)
             if self._body is None:

@@ -37,7 +37,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.records import ProduceRequest
-from raftlog.record import decode_lists, seal
+from raftlog.record import Codec, decode_lists, seal
 from raftlog.types import NO_TIMESTAMP, OffsetRange, RecordMetadata
 from tests.client.samples import HandClock, producer_settings, python, topic_view
 from tests.client.world import FakeCluster, ignore
@@ -802,6 +802,19 @@ def test_a_record_too_large_in_a_run_fails_by_itself() -> None:
     fixture.deliver()
     with pytest.raises(RecordTooLargeError):
         future.result()
+
+
+@pytest.mark.parametrize("keyed_at", [0, 40])
+def test_small_records_of_runs_and_a_key_do_not_exceed_the_batch(keyed_at: int) -> None:
+    """With a key in the batch, each of the other records takes more bytes than without one."""
+    fixture = Fixture(batch_bytes_max=10_000)
+    for number in range(80):
+        if number == keyed_at:
+            fixture.send_many([b"v"], [b"k"], partition=0)
+        fixture.send_many([b"v"] * 14, partition=0)
+    batches = fixture.core.accumulator.drop(fixture.topic.queues[0])
+    sizes = [batch.encode(Codec.NONE, None).size_bytes for batch in batches]
+    assert max(sizes) <= fixture.topic.max_message_bytes
 
 
 def test_no_room_for_a_piece() -> None:
