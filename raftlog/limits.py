@@ -180,6 +180,7 @@ FRAME_BYTES_MAX: Final = 100 * MIB  # Kafka's socket.request.max.bytes
 FRAME_HEADER_BYTES_MAX: Final = 8 * MIB  # the msgpack header inside a frame
 FRAME_SMALL_BYTES_MAX: Final = 16 * KIB  # received parts of frames up to this size are copied
 FRAME_TRUSTED_BYTES_MAX: Final = 2 * MIB  # allocated by a client before the frame arrives
+RAFT_ENVELOPE_BYTES_MAX: Final = 66 * MIB  # the state of a Raft group of 64 MiB fits
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB  # the first request of a connection: api_versions fits
 REQUEST_HEADER_BYTES_MAX: Final = 256 * KIB  # the header of a request that lists no partitions
 PARTITIONS_HEADER_BYTES_MAX: Final = 4 * MIB  # header of a request that does: 10,000 longest names

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.limits import KIB, MIB
+from raftlog.limits import KIB, MIB, RAFT_ENVELOPE_BYTES_MAX
 
 # -- numbers and names in messages -----------------------------------------------------------------
 NUMBER_MAX: Final = (1 << 62) - 1  # any counter; its successor also fits 63 bits
@@ -26,7 +26,7 @@ BASE_BYTES_MAX: Final = 64 * MIB  # initial state of a generation
 ENVELOPE_BYTES: Final = (
     32 * KIB
 )  # messages of one flush are split at about this size: 1 to 2 ms each
-ENVELOPE_BYTES_MAX: Final = BASE_BYTES_MAX + 2 * MIB  # of one large message
+ENVELOPE_BYTES_MAX: Final = RAFT_ENVELOPE_BYTES_MAX  # of one large message
 MESSAGES_PER_ENVELOPE_MAX: Final = 20_000
 APPEND_BYTES: Final = 256 * KIB  # entries in one append; one entry may be larger
 APPEND_ENTRIES_MAX: Final = 1_000
@@ -39,6 +39,7 @@ INPUT_BYTES_MAX: Final = 128 * MIB
 OUTBOX_BYTES_MAX: Final = 128 * MIB  # to one peer, while the journal is being synced
 PROPOSALS_MAX: Final = 20_000  # of all groups of one broker
 
+assert BASE_BYTES_MAX + 2 * MIB <= ENVELOPE_BYTES_MAX, "the largest state must fit an envelope"
 assert ENVELOPE_BYTES < ENVELOPE_BYTES_MAX <= INPUT_BYTES_MAX, "the largest envelope must fit"
 
 

@@ -39,7 +39,9 @@ NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32  # SHA-256
 VOTERS_CHARS_MAX: Final = limits.VOTERS_PER_CLUSTER_MAX * len(f"{(1 << 31) - 1},")
 HISTORY_CHARS_MAX: Final = limits.RECOVERIES_KEPT * 17  # IDs of 16 characters, and commas
-ENVELOPE_BYTES_MAX: Final = 4 * limits.MIB
+ENVELOPE_BYTES_MAX: Final = limits.RAFT_ENVELOPE_BYTES_MAX
+_EARLIER_ENVELOPE_BYTES_MAX: Final = 4 * limits.MIB  # of brokers of an earlier protocol
+_PEER_PROTOCOL_LARGE_ENVELOPES: Final = 6
 
 assert ENVELOPE_BYTES_MAX < limits.FRAME_BYTES_MAX, "the largest envelope must fit a frame"
 
@@ -114,6 +116,14 @@ class PeerPingResponse(Message):
     """Immediate response to a ping. ``wall_ms``: wall clock of the broker in ms; -1: unknown."""
 
     wall_ms: Annotated[int, Meta(ge=-1, le=limits.TIMESTAMP_MS_MAX)] = -1
+
+
+def accepts_envelope(peer: PeerIdentity, size: int) -> bool:
+    """Return whether a peer accepts an envelope of ``size`` bytes."""
+    # guard: brokers of an earlier protocol get no large envelopes
+    if peer.protocol_version < _PEER_PROTOCOL_LARGE_ENVELOPES:
+        return size <= _EARLIER_ENVELOPE_BYTES_MAX
+    return size <= ENVELOPE_BYTES_MAX
 
 
 def check_envelope(attachment: memoryview) -> memoryview:

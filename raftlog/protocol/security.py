@@ -509,7 +509,7 @@ class ApiVersionsResponse(Message):
 
 # Highest supported version. 2: the broker applies ``RaisePeerProtocol``, and the first leaders that
 # partitions have from then on. 3: delegation tokens. 4: ``DeclareLost``, and histories. 5:
-# transactions. 6: ``AlterGroup``.
+# transactions. 6: ``AlterGroup``, and Raft envelopes of over 4 MiB.
 PEER_PROTOCOL_VERSION: Final = 6
 PEER_PROTOCOL_VERSION_MIN: Final = 1  # lowest supported version
 

@@ -339,6 +339,9 @@ class Connection(asyncio.BufferedProtocol):
         """Note that ``peer`` has authenticated on this connection."""
         self.peer_identity = peer
         self.permit_long_requests()
+        assert not isinstance(self._state, ProtocolChoice), "a peer has sent requests"
+        # The state of a group may be longer than socket.request.max.bytes.
+        self._state.permit(limits.FRAME_BYTES_MAX)
         self.services.proved(self)
 
     def permit_long_requests(self) -> None:

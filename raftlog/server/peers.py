@@ -38,13 +38,13 @@ from raftlog.protocol import api as apis
 from raftlog.protocol.api import Api
 from raftlog.protocol.connection import Broken, ClientConnectionState
 from raftlog.protocol.peer import (
-    ENVELOPE_BYTES_MAX,
     PeerHelloResponse,
     PeerIdentity,
     PeerPingRequest,
     PeerPingResponse,
     PeerProveRequest,
     RaftRequest,
+    accepts_envelope,
 )
 from raftlog.protocol.schema import Message
 from raftlog.protocol.security import (
@@ -442,8 +442,8 @@ class PeerLinks:
         if link is None:
             return
         if (
-            not link.is_up
-            or len(envelope) > ENVELOPE_BYTES_MAX
+            link.identity is None
+            or not accepts_envelope(link.identity, len(envelope))
             or not link.channel.send(apis.RAFT, _RAFT, (envelope,))
         ):
             link.envelopes_dropped += 1

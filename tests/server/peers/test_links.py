@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from raftlog import limits
 from raftlog.config import Address, BrokerConfig
 from raftlog.consensus.journal import PeerSeen
 from raftlog.consensus.transport import Heard
@@ -40,7 +41,7 @@ from raftlog.protocol.peer import (
     RaftRequest,
 )
 from raftlog.protocol.records import MetadataRequest
-from raftlog.protocol.security import Dialling
+from raftlog.protocol.security import PEER_PROTOCOL_VERSION, Dialling
 from raftlog.server.peers import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
@@ -353,6 +354,29 @@ def test_a_slow_peer_that_takes_what_is_queued_is_not_given_up(
         assert alternating(one.events, 2) == ["up"]
         await world.until(lambda: ("down", 2) in one.events)  # now it takes nothing more
         assert world.loop._selector.turns < 1_000, "a timer was due at once, again and again"
+
+    run(test)
+
+
+@pytest.mark.parametrize(("protocol", "is_received"), [(PEER_PROTOCOL_VERSION, True), (5, False)])
+def test_the_state_of_a_large_cluster_reaches_a_voter_of_this_release(
+    run: Run, protocol: int, is_received: bool
+) -> None:
+    """One of an earlier release ends its connection at envelopes of over 4 MiB."""
+
+    async def test(world: World) -> None:
+        one, two = world.broker(1), world.broker(2)
+        two.identity = replace(two.identity, protocol_version=protocol)
+        two.connections.request_bytes_max = limits.MIB
+        one.links.set_addresses(at(1, 2))
+        await world.until(lambda: one.links.is_up(2))
+        one.links.send(2, bytes(5 * limits.MIB))
+        if is_received:
+            await world.until(lambda: len(two.received) == 1)
+        one.links.send(2, b"next")
+        await world.until(lambda: (1, b"next") in two.received)
+        sizes = [len(data) for _, data in two.received]
+        assert sizes == ([5 * limits.MIB] if is_received else []) + [4]
 
     run(test)
 
