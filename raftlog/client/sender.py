@@ -195,8 +195,9 @@ class Sender:
             return self._without_link(queue, flight, leader, now, head.expires_at)
         if load.has_room_for(head):
             flight.sent_to(leader, known.leader_epoch)
-            if self._load(load, queue, flight, now):
-                loads[leader] = load
+            if not self._load(load, queue, flight, now):
+                return now  # the next batch of the partition waits for no event
+            loads[leader] = load
         return NEVER  # the next round serves the remaining batches
 
     def _without_partition(

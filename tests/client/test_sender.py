@@ -745,6 +745,23 @@ def test_when_all_epochs_are_used_up_another_producer_id_is_taken() -> None:
 
 
 @runs(run)
+async def test_a_batch_after_one_that_is_too_large_does_not_wait(fake: FakeCluster) -> None:
+    """There may be no other event until the metadata is requested again."""
+    fake.create("t")
+    gate = asyncio.Event()
+    fake.next(apis.INIT_PRODUCER_ID, hold(gate))
+    async with Rig(fake) as rig:
+        largest = rig.accumulator.topics["t"].max_message_bytes
+        too_large, small = rig.send(bytes(largest)), rig.send(b"after")
+        await asyncio.sleep(0.5)
+        gate.set()
+        assert type(await outcome(too_large)) is RecordTooLargeError
+        failed_at = now()
+        assert (await small).offset == 0
+        assert now() - failed_at < 0.1
+
+
+@runs(run)
 async def test_after_the_last_epoch_the_sender_requests_another_producer_id(
     fake: FakeCluster,
 ) -> None:
