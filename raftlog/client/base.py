@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from raftlog.client.connection import Connector
 from raftlog.client.retry import Chance
@@ -63,6 +64,12 @@ class LoopBound:
             )
         self._loop = loop
         self._bound(loop)
+
+    @staticmethod
+    async def _to_the_end(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await ``close()``, which goes on if the caller is cancelled, even twice."""
+        # Without a loop, as when a forgotten coroutine is collected, ``close`` is not called.
+        await asyncio.shield(asyncio.get_running_loop().create_task(close()))
 
     def _bound(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set up what needs the loop. Called once, at the first use."""

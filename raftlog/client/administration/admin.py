@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import wraps
@@ -1138,7 +1137,7 @@ class AsyncAdmin(LoopBound, AdminBase):
             return
         self._closed = True
         if self._loop is not None:
-            await asyncio.shield(self._cluster.close())  # it goes on if this is cancelled
+            await self._to_the_end(self._cluster.close)
 
     async def __aenter__(self) -> AsyncAdmin:
         return self

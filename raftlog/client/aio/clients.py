@@ -262,7 +262,7 @@ class AsyncProducer(LoopBound, ProducerBase):
                 await self._flush(timeout)
         finally:
             _unclosed.discard(self._core)
-            await asyncio.shield(self._core.close())  # it goes on if this is cancelled again
+            await self._to_the_end(self._core.close)
 
     async def __aenter__(self) -> AsyncProducer:
         if self._core.is_transactional:
@@ -663,8 +663,8 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
             if rebalancer is not None:
                 reading = await rebalancer.give_up(errors, only_processed=only_processed)
                 await self._core.leave(reading, timeout_ms, away=True)
-        finally:  # also if it is cancelled, even twice: heartbeats would keep the partitions
-            await asyncio.shield(self._core.close())
+        finally:  # also if it is cancelled: heartbeats would keep the partitions
+            await self._to_the_end(self._core.close)
         if rebalancer is not None:
             await rebalancer.end(errors)
 
