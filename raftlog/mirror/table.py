@@ -36,6 +36,7 @@ from raftlog.errors import (
     RaftlogError,
     RequestTimedOutError,
     RetriableError,
+    UnknownPartitionError,
     UnsupportedFeatureError,
 )
 from raftlog.install import install_command
@@ -308,7 +309,7 @@ class Table(Closeable, Mapping[bytes, bytes]):
             return False
         try:
             tp, found = self._reader.poll(_POLL_S)
-        except OffsetOutOfRangeError as error:
+        except (OffsetOutOfRangeError, UnknownPartitionError) as error:
             self._drop(str(error))
             return False
         with self._changed:
@@ -400,19 +401,21 @@ class Table(Closeable, Mapping[bytes, bytes]):
         """Apply the records up to ``ends``. Returns why it is not possible; "" if it was."""
         if self._reading != (content, len(content.places)) or content.is_unsure:
             self._reading = None
-            self._reader.start(
-                {
-                    TopicPartition(self.topic, number): place.position - place.is_unsure
-                    for number, place in content.places.items()
-                }
-            )
+            positions = {
+                TopicPartition(self.topic, number): place.position - place.is_unsure
+                for number, place in content.places.items()
+            }
+            try:
+                self._reader.start(positions)
+            except UnknownPartitionError as error:  # the topic was created again
+                return str(error)
             self._reading = (content, len(content.places))
         received_at = time.monotonic()
         left = {n for n, at in content.places.items() if at.position < ends[n] or at.is_unsure}
         while left:
             try:
                 tp, found = self._reader.poll(_POLL_S)
-            except OffsetOutOfRangeError as error:
+            except (OffsetOutOfRangeError, UnknownPartitionError) as error:
                 return str(error)
             if tp is not None:
                 received_at = time.monotonic()
