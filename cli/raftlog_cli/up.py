@@ -16,6 +16,7 @@ import click
 from raftlog import limits
 from raftlog.client import profiles
 from raftlog.config import Address, parse_address, parse_voters
+from raftlog.config.address import PORT_MAX
 from raftlog.disk import DIRECTORY_MODE, Lock, OsDisk
 from raftlog.errors import BrokerUnavailableError, DataDirectoryError, RefusedError, counted
 from raftlog.server.main import STATUS_REMOVED
@@ -60,7 +61,6 @@ IDENTITY_FILE: Final = "identity"  # of a broker that has started
 BROKERS_DEFAULT: Final = 3
 FOUNDERS_MIN: Final = 3  # hosts; with fewer, all brokers create the cluster
 PORT_DEFAULT: Final = 9100
-PORT_MAX: Final = 65_535
 
 
 def describe_cluster(cluster: Cluster, workers: int = 1) -> dict[str, Any]:

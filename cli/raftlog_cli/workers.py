@@ -26,13 +26,13 @@ import click
 
 from raftlog import limits
 from raftlog.config import Address, BrokerConfig
+from raftlog.config.address import PORT_MAX
 from raftlog.errors import InvalidConfigError, RaftlogError
 from raftlog.server.main import STATUS_REMOVED
 
 PAUSE_S_MIN: Final = 1.0  # before a worker that has failed is started again
 PAUSE_S_MAX: Final = 30.0
 SOUND_S: Final = 60.0  # a worker that has run for this time begins with the shortest pause again
-PORT_MAX: Final = 65_535
 DIRECTORY: Final = "workers"  # in the data directory
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 _PR_SET_PDEATHSIG: Final = 1
