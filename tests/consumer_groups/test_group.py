@@ -425,11 +425,14 @@ def test_an_unknown_member_commits_nothing() -> None:
         scene.commit("m9", ("t", 0), epoch=2, group="other")
 
 
-@pytest.mark.parametrize("member", ["m1", None])
-def test_a_member_gives_id_and_epoch_and_others_neither(member: str | None) -> None:
+def test_a_member_gives_id_and_epoch_and_others_neither() -> None:
     scene = two()
-    with pytest.raises(InvalidRequestError, match="epoch"):
-        scene.commit(member, ("t", 0), epoch=-1 if member else 2)
+    for member, epoch in (("m1", -1), (None, -2)):
+        with pytest.raises(InvalidRequestError, match="epoch"):
+            scene.commit(member, ("t", 0), epoch=epoch)
+    for group in ("g", "other"):
+        with pytest.raises(UnknownMemberError, match="without a member ID"):
+            scene.commit(None, ("t", 0), epoch=0, group=group)
 
 
 def test_an_id_without_an_epoch_commits_only_where_there_are_no_members() -> None:

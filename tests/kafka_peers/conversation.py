@@ -5,16 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from time import time
-from typing import Any, TypeAlias
+from typing import Any
 
 from raftlog.kafka import api as apis
 from raftlog.kafka import codec
 from raftlog.kafka.api import Api
 from raftlog.record import Codec
+from tests.kafka_peers.administration import Step, administration
 from tests.record.kafka_batches import KafkaRecord, kafka_batch, kafka_resealed
 from tests.server.kafka.kafka_client import fetch_request, produce_request
 
-Step: TypeAlias = tuple[str, Api, int, Any]  # what it shows, API, version, request
 ELSEWHERE = "another broker: "  # steps for a broker that does not lead, or coordinate
 REPLICAS = 3
 TOPIC = "d"
@@ -57,6 +57,7 @@ def steps() -> Iterator[Step]:
     yield from settings()
     yield from transactions()
     yield from changes()
+    yield from administration()
 
 
 def topics() -> Iterator[Step]:

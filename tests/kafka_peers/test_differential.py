@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -22,9 +23,8 @@ from raftlog.testing.cluster import cluster
 from tests.kafka_peers.conversation import ELSEWHERE, GROUP, REPLICAS, TXN_ID, Step, steps
 from tests.kafka_peers.install import HERE, version_in
 from tests.kafka_peers.kafka_broker import JAVA, kafka_cluster
-from tests.kafka_peers.routing import Clients
+from tests.kafka_peers.routing import SETTLED_S, Clients
 
-ATTEMPTS = 200
 MARKER = 0x20  # attribute of a batch with the end of a transaction
 NOT_READY = {
     errors.CONCURRENT_TRANSACTIONS,
@@ -99,13 +99,14 @@ def converse(clients: Clients) -> dict[str, tuple[Step, dict[str, Any]]]:
         label, api, version, message = step
         is_elsewhere = label.startswith(ELSEWHERE)
         transient = NOT_READY if is_elsewhere else NOT_READY | NOT_HERE
-        for _ in range(ATTEMPTS):
+        until = monotonic() + SETTLED_S
+        while True:
             answer = clients.ask(
                 api, version, message, group=GROUP, transaction=TXN_ID, elsewhere=is_elsewhere
             )
             shown = values(answer)
             codes = {value for path, value in shown.items() if path.endswith("error_code")}
-            if not codes & transient:
+            if not codes & transient or monotonic() > until:
                 break
         assert label not in found, f"two steps show {label!r}"
         found[label] = (step, shown)

@@ -113,7 +113,7 @@ def handle_commit(context: BrokerContext, request: KafkaRequest, reply: KafkaRep
     commits = yield from in_steps(_valid(topics), _commit)
     topic_ids = {topic.name: topic.id.hex() for topic in topics if by_id and topic.name is not None}
     epoch = message.generation_id_or_member_epoch
-    member_epoch = epoch if message.member_id else NO_MEMBER_EPOCH
+    member_epoch = epoch if message.member_id or epoch >= 0 else NO_MEMBER_EPOCH
 
     def change(
         groups: GroupShard, part: Sequence[Commit], now: float, now_ms: int

@@ -128,6 +128,8 @@ def test_a_client_that_made_an_id_and_never_joined_commits(group_client: GroupCl
     """As a consumer of librdkafka with group.protocol=consumer and assigned partitions."""
     group_client.find("assigned")
     assert commit(group_client, "assigned", 9, member_id="made") == [errors.NONE]
+    lacking = commit(group_client, "assigned", 8, generation_id_or_member_epoch=0)
+    assert lacking == [errors.UNKNOWN_MEMBER_ID], "a generation is one of members"
     assert commit(group_client, "assigned", 9, member_id="made") == [errors.NONE]
 
 
