@@ -112,8 +112,11 @@ def _checked(table: Mapping[str, Any], path: Path, name: str) -> dict[str, str]:
 
 
 def dump(values: Mapping[str, str]) -> str:
-    """Return the text of a profile file."""
+    """Return these keys and values as TOML."""
     import json
 
-    # JSON's strings are TOML's basic strings.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    def quoted(value: str) -> str:
+        # A JSON string is a TOML basic string, but for surrogates and DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+    return "".join(f"{key} = {quoted(value)}\n" for key, value in values.items())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import random
 import secrets
@@ -287,14 +286,14 @@ class BrokerProcess:
         return lines[-1] if lines else "(no output)"
 
     def _config(self) -> str:
-        settings = {
-            **self.settings,
-            "id": str(self.id),
-            "listen": str(self.address),
-            "data.dir": str(self.data_dir),
-        }
-        # A JSON string is a valid TOML basic string.
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        return profiles.dump(
+            {
+                **self.settings,
+                "id": str(self.id),
+                "listen": str(self.address),
+                "data.dir": str(self.data_dir),
+            }
+        )
 
     def _watch_child(self) -> None:
         """Open a pidfd of a broker under a prefix: only its parent can wait for it by its id."""
@@ -1006,7 +1005,8 @@ def private_file(path: Path, text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written under another name first: a crash must not leave an incomplete secret.
         draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        made = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(made, "w", encoding="utf-8") as file:
             file.write(text)
         draft.rename(path)
     return path

@@ -348,6 +348,12 @@ def settings(**arguments: object) -> object:
     return connection_settings({**values, "security": arguments})
 
 
+def test_a_profile_that_is_written_is_read(home: Path) -> None:
+    values = {"sasl_username": 'a"\\\n\t', "sasl_password": "\U0001f600\x7f\x00é"}
+    private(home.with_name("own.toml"), profiles.dump(values))
+    assert profiles.load(str(home.with_name("own.toml"))) == values
+
+
 def test_a_profile_is_a_table_of_the_file_of_the_user(home: Path) -> None:
     private(home, f"[one]{ADMIN}[two]\nbootstrap = 'c:3'\nssl_check_hostname = false\n")
     assert profiles.load("one")["sasl_username"] == "admin"
