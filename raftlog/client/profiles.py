@@ -116,7 +116,7 @@ def dump(values: Mapping[str, str]) -> str:
     import json
 
     def quoted(value: str) -> str:
-        # A JSON string is a TOML basic string, but for surrogates and DEL.
+        # A JSON string is a TOML basic string, except its surrogates and DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
     return "".join(f"{key} = {quoted(value)}\n" for key, value in values.items())
