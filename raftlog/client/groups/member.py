@@ -103,6 +103,7 @@ class Membership:
         self.error: RaftlogError | None = None  # reason of phase ENDED
         self._topics: tuple[str, ...] = ()
         self._sequence = 0
+        self._expected = 0  # sequence of the heartbeat whose response counts
         self._sent_at = 0.0  # time of the last heartbeat
         self._sent_wait = 0.0
         self._is_answered = True
@@ -260,7 +261,9 @@ class Membership:
             self._sent_at, self._sent_wait = now, wait_ms / 1_000
             self._is_answered = False
             self._due_at = math.inf
-            return self._request(self.epoch, owned=owned, wait_ms=wait_ms)
+            beat = self._request(self.epoch, owned=owned, wait_ms=wait_ms)
+            self._expected = beat.sequence
+            return beat
 
     def _request(self, epoch: int, *, owned: Owned, wait_ms: int) -> GroupHeartbeatRequest:
         self._sequence += 1
@@ -288,7 +291,7 @@ class Membership:
 
     def is_last(self, beat: GroupHeartbeatRequest) -> bool:
         """Return True if the response to this heartbeat still counts."""
-        return beat.sequence == self._sequence and self.is_active
+        return beat.sequence == self._expected
 
     def answered(
         self, beat: GroupHeartbeatRequest, answer: GroupHeartbeatResponse, *, now: float
@@ -404,6 +407,8 @@ class Membership:
         self._is_notified = False
         self.expires_at = self._due_at = math.inf
         self._is_answered = True
+        # guard: a heartbeat of a lost membership has no answer
+        self._expected = 0
 
     def leave(self, epoch: int) -> GroupHeartbeatRequest | None:
         """Leave the group. Returns the leave heartbeat, or None if the coordinator needs none."""

@@ -749,6 +749,20 @@ def test_only_the_answer_to_the_last_heartbeat_counts() -> None:
     assert made.epoch == 3
 
 
+def test_an_answer_that_is_later_than_the_session_gives_nothing_back() -> None:
+    """Others may have the partitions since."""
+    made = joined(MEMBERSHIP_A)
+    old = beat(made, 100)
+    made.tick(now=109)
+    change = made.take()
+    assert change is not None
+    assert change.is_out
+    made.rejoin(now=110)
+    made.answered(old, answer(1, MEMBERSHIP_A), now=110)
+    assert (made.phase, made.pending) == (Phase.JOINING, False)
+    assert (beat(made, 110).member_epoch, owned(old)) == (0, {MEMBERSHIP_A})
+
+
 def test_another_subscription_gives_up_what_it_has_no_use_for() -> None:
     made = joined(MEMBERSHIP_A)
     made.subscribe(["u"], now=101)
