@@ -24,7 +24,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol import api as apis
 from raftlog.protocol.connection import Request
-from raftlog.protocol.peer import Divergence, ReplicaFetchRequest
+from raftlog.protocol.peer import Divergence, ReplicaFetchRequest, TopicIdPartition
 from raftlog.protocol.records import (
     FetchPartition,
     FetchRequest,
@@ -163,6 +163,30 @@ async def test_who_is_asked_for_a_sign_gives_it_after_the_question(s: Scene) -> 
     assert heard == []
     ask(1)
     assert heard == ["it"]
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+@runs(play)
+async def test_a_sign_that_is_given_with_the_end_of_following_confirms_nothing(
+    s: Scene, *, is_forgotten: bool
+) -> None:
+    """The follower may have been elected before the question, and say so only with its answer."""
+    lead = Leading(s)
+    lead.leader()
+    lead.leader(partition=1)
+    lead.fetch(at(0), at(0, partition=1), full=True)
+    heard: list[bool] = []
+    lead.session.when_fetched_again(lambda: heard.append(lead.session.follows(TOPIC_ID, 0, 5)))
+    await s.come_to_rest()
+    gone = TopicIdPartition(TOPIC_ID, 0)
+    request = ReplicaFetchRequest(
+        partitions=[] if is_forgotten else [at(0, epoch=6)],
+        full=False,
+        forgotten=[gone] if is_forgotten else [],
+        round=1,
+    )
+    lead.session.fetch(request, FakeReply().as_reply)
+    assert heard == [False]
 
 
 @runs(play)

@@ -163,10 +163,6 @@ class FetchSession:
         """
         self._respond_waiting(final=True)
         self._session.apply(request)
-        while self._next_round <= request.round:
-            done = next(iter(self._round_waiters))
-            del self._round_waiters[done]
-            done()
         gone = (
             [key for key in self._copied if key not in self._session.positions]
             if request.full or request.forgotten
@@ -179,6 +175,11 @@ class FetchSession:
             self._behind.pop(copied, None)
         for at in request.partitions:
             self._set_position(at)
+        # After the positions: the request may be the one that says what is followed no longer.
+        while self._next_round <= request.round:
+            done = next(iter(self._round_waiters))
+            del self._round_waiters[done]
+            done()
         self._waiting = reply, request
         self._timer = self._loop.call_later(
             request.wait_ms_max / 1_000, lambda: self._respond_waiting(final=True)
