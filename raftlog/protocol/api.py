@@ -73,8 +73,20 @@ INIT_PRODUCER_ID: Final = Api(
     records.InitProducerIdResponse,
     idempotent=True,
 )
-CREATE_TOPICS: Final = Api(6, "create_topics", records.CreateTopicsRequest, records.TopicsResponse)
-DELETE_TOPICS: Final = Api(7, "delete_topics", records.DeleteTopicsRequest, records.TopicsResponse)
+CREATE_TOPICS: Final = Api(
+    6,
+    "create_topics",
+    records.CreateTopicsRequest,
+    records.TopicsResponse,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
+)
+DELETE_TOPICS: Final = Api(
+    7,
+    "delete_topics",
+    records.DeleteTopicsRequest,
+    records.TopicsResponse,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
+)
 DESCRIBE_TOPICS: Final = Api(
     8,
     "describe_topics",
@@ -83,7 +95,12 @@ DESCRIBE_TOPICS: Final = Api(
     idempotent=True,
 )
 ALTER_TOPICS: Final = Api(
-    9, "alter_topics", records.AlterTopicsRequest, records.TopicsResponse, idempotent=True
+    9,
+    "alter_topics",
+    records.AlterTopicsRequest,
+    records.TopicsResponse,
+    idempotent=True,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
 )
 ADD_PARTITIONS: Final = Api(
     10, "add_partitions", records.AddPartitionsRequest, records.TopicsResponse
@@ -169,6 +186,7 @@ FIND_COORDINATORS: Final = Api(
     records.FindCoordinatorsRequest,
     records.FindCoordinatorsResponse,
     idempotent=True,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
 )
 GROUP_HEARTBEAT: Final = Api(
     23,
@@ -176,6 +194,7 @@ GROUP_HEARTBEAT: Final = Api(
     records.GroupHeartbeatRequest,
     records.GroupHeartbeatResponse,
     idempotent=True,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
 )
 OFFSET_COMMIT: Final = Api(
     24,
@@ -201,9 +220,14 @@ DESCRIBE_GROUPS: Final = Api(
     records.DescribeGroupsRequest,
     records.DescribeGroupsResponse,
     idempotent=True,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
 )
 DELETE_GROUPS: Final = Api(
-    28, "delete_groups", records.DeleteGroupsRequest, records.DeleteGroupsResponse
+    28,
+    "delete_groups",
+    records.DeleteGroupsRequest,
+    records.DeleteGroupsResponse,
+    header_bytes_max=limits.TOPICS_HEADER_BYTES_MAX,
 )
 DELETE_OFFSETS: Final = Api(
     29,

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from raftlog import limits
+from raftlog.protocol import api as apis
+from raftlog.protocol import schema
+from raftlog.protocol.connection import check_header
 from raftlog.protocol.records import (
     AWAY_EPOCH,
     JOIN_EPOCH,
@@ -220,6 +223,33 @@ def test_a_heartbeat_that_says_little_joins_with_the_defaults() -> None:
 )
 def test_a_heartbeat_is_bounded(name: str, value: Any) -> None:
     refused(GroupHeartbeatRequest, {**BEAT, name: value}, path=f"$.{name}")
+
+
+TOPICS = [f"{n}".ljust(limits.TOPIC_NAME_CHARS_MAX, "t") for n in range(1_000)]
+GROUPS = [f"{n}".ljust(limits.GROUP_ID_CHARS_MAX, "\U00010300") for n in range(1_000)]
+TOPIC_ID = "0" * 32
+SHARES = [TopicShare(name, TOPIC_ID, list(range(100))) for name in TOPICS]
+CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "604800000", "segment.ms": "3600000"}
+
+
+@pytest.mark.parametrize(
+    ("api", "request_"),
+    [
+        (apis.GROUP_HEARTBEAT, GroupHeartbeatRequest("g", "m", 1, 1, TOPICS, SHARES)),
+        (apis.CREATE_TOPICS, CreateTopicsRequest([TopicToCreate(t, 9, 3, CONFIG) for t in TOPICS])),
+        (apis.ALTER_TOPICS, AlterTopicsRequest([TopicToAlter(t, dict(CONFIG)) for t in TOPICS])),
+        (apis.DELETE_TOPICS, DeleteTopicsRequest(TOPICS, dict.fromkeys(TOPICS, TOPIC_ID))),
+        (apis.DESCRIBE_TOPICS, DescribeTopicsRequest(TOPICS)),
+        (apis.METADATA, MetadataRequest(TOPICS)),
+        (apis.FIND_COORDINATORS, FindCoordinatorsRequest(GROUPS)),
+        (apis.DESCRIBE_GROUPS, DescribeGroupsRequest(GROUPS)),
+        (apis.DELETE_GROUPS, DeleteGroupsRequest(GROUPS)),
+    ],
+    ids=lambda value: value.name if isinstance(value, apis.Api) else "",
+)
+def test_as_many_long_names_as_are_allowed_fit_a_request(api: apis.Api, request_: Message) -> None:
+    """A member could else subscribe to its 1,000 topics, and not say that it owns them."""
+    check_header(api, len(schema.encode(request_)))
 
 
 @pytest.mark.parametrize("epoch", [JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH, 7])
