@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import http.client
 import json
 import logging
@@ -15,7 +14,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -32,7 +31,7 @@ from starlette.authentication import (
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -114,7 +113,8 @@ class _NotStored:
                 MutableHeaders(scope=message).setdefault("cache-control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, send_with_header)
+        with suppress(ClientDisconnect):  # there is no one to answer
+            await self._app(scope, receive, send_with_header)
 
 
 def make_app(
@@ -462,7 +462,7 @@ class HttpAuthentication(AuthenticationBackend):
 
     async def _user(self, conn: HTTPConnection) -> HttpUser:
         # guard: a password over HTTP requires TLS
-        if conn.url.scheme != "https":
+        if conn.scope["scheme"] != "https":
             raise errors.AccessDeniedError(
                 "this broker requires authentication, and its HTTP port has no TLS: a password "
                 "would be readable. Set tls.certificate.file, or http.metrics.public for metrics"
@@ -521,7 +521,7 @@ def _basic(header: str) -> tuple[str, str] | None:
         return None
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not ASCII, not Base64, or not UTF-8
         return None
     return (name, password) if colon else None
 

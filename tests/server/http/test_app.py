@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ from raftlog.config import Address
 from raftlog.errors import StorageFailedError
 from raftlog.protocol import api as apis
 from raftlog.protocol.cluster import SchemaRegistryRequest, SchemaRegistryResponse
+from raftlog.server.broker import Broker
 from raftlog.server.http.app import (
     DELAY_INTERVAL_SECONDS,
     Answer,
@@ -422,6 +424,26 @@ def test_a_page_of_a_site_that_points_to_this_machine_is_refused(http: Serving) 
 def test_a_body_has_a_limit(http: Serving, monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "SCHEMA_REQUEST_BYTES_MAX", 5)
     assert send(http, "POST /subjects/a/versions", {"schema": '"int"'})[0] == 413
+
+
+def test_a_client_that_goes_before_its_body_is_complete_is_no_error_of_the_broker() -> None:
+    """Else uvicorn logs it with a traceback."""
+    unused = cast(Any, None)
+    context = SimpleNamespace(config=SimpleNamespace(authentication_required=False))
+    broker = cast(Broker, SimpleNamespace(context=context))
+    app = make_registry_app(broker, unused)
+    received = [
+        {"type": "http.request", "body": b"{", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Any:
+        return received.pop(0)
+
+    path = "/subjects/a/versions"
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    asyncio.run(app(scope, receive, unused))
+    assert not received
 
 
 def test_an_address_that_others_reach_is_read_only(http: Serving) -> None:

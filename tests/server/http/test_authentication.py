@@ -247,7 +247,9 @@ def test_failures_are_slow_counted_and_audited(
             found += [record.value or b"" for record in read]
 
 
-def connection(path: str, scheme: str = "http", host: bytes = b"") -> HTTPConnection:
+def connection(
+    path: str, scheme: str = "http", host: bytes = b"", authorization: bytes = b"Basic YTpi"
+) -> HTTPConnection:
     return HTTPConnection(
         {
             "type": "http",
@@ -255,7 +257,7 @@ def connection(path: str, scheme: str = "http", host: bytes = b"") -> HTTPConnec
             "server": ("127.0.0.1", 9200),
             "path": path,
             "query_string": b"",
-            "headers": [(b"host", host)] if host else [(b"authorization", b"Basic YTpi")],
+            "headers": [(b"host", host)] if host else [(b"authorization", authorization)],
         }
     )
 
@@ -264,8 +266,18 @@ def test_the_header_of_the_host_is_no_part_of_the_path() -> None:
     """Before its version 1, starlette makes URLs of both."""
     context = SimpleNamespace(config=SimpleNamespace(http_metrics_public=False))
     backend = HttpAuthentication(cast(Any, context))
+    for host in (b"a/healthz?", b"["):
+        with pytest.raises(RejectedError, match="requires authentication"):
+            asyncio.run(backend.authenticate(connection("/metrics", "https", host)))
+
+
+@pytest.mark.parametrize("token", [b"\xe9", b"=", b"/w==", b"YQ=="])
+def test_what_is_no_name_and_password_is_refused(token: bytes) -> None:
+    context = SimpleNamespace(config=SimpleNamespace(http_metrics_public=False))
+    backend = HttpAuthentication(cast(Any, context))
+    sent = connection("/metrics", "https", authorization=b"Basic " + token)
     with pytest.raises(RejectedError, match="requires authentication"):
-        asyncio.run(backend.authenticate(connection("/metrics", "https", b"a/healthz?")))
+        asyncio.run(backend.authenticate(sent))
 
 
 def test_passwords_are_not_accepted_without_tls() -> None:
