@@ -327,6 +327,8 @@ class PooledFile(OsFile):
         # Of a sync by the pool; raised by the next write or sync. The descriptor stays open.
         self.error: OSError | None = None
         self.is_closed = False
+        # Of two syncs at a time of one descriptor, the system reports an error to one only.
+        self.syncing = ThreadLock()
         self._pool = pool
 
     @property
@@ -382,14 +384,16 @@ class PooledFile(OsFile):
             self._pool.unpin(self, writes=True)
 
     def sync(self) -> None:
-        if not self._pool.is_saved(self):
-            self._pool.pin(self)
-            try:
-                writes = self.writes
-                super().sync()
-                self.synced = writes
-            finally:
-                self._pool.unpin(self)
+        # guard: a sync waits for one of the pool
+        with self.syncing:
+            if not self._pool.is_saved(self):
+                self._pool.pin(self)
+                try:
+                    writes = self.writes
+                    super().sync()
+                    self.synced = writes
+                finally:
+                    self._pool.unpin(self)
         self._pool.close_surplus(self.device)
 
     def close(self) -> None:
@@ -460,12 +464,13 @@ class FilePool:
             file = self._surplus(device)
             if file is None:
                 return False
-            try:
-                writes = file.writes
-                sync_data(file.fd)
-                file.synced = writes
-            except OSError as error:
-                file.error = error
+            with file.syncing:
+                try:
+                    writes = file.writes
+                    sync_data(file.fd)
+                    file.synced = writes
+                except OSError as error:
+                    file.error = error
             self.unpin(file)
             self._close_clean(self.files_max)
         return True

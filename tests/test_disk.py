@@ -525,6 +525,40 @@ def test_the_error_of_a_sync_before_a_close_is_raised_by_the_next_sync(
         file.sync()
 
 
+def test_the_error_of_a_sync_by_the_pool_is_that_of_a_sync_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports it to one of two syncs of a descriptor, and the other one succeeds."""
+    disk = OsDisk(pooled_files_max=0)
+    (file,) = opened(disk, tmp_path, 1)
+    file.append([b"x"])
+    errors: list[OSError] = []
+    has_begun, has_succeeded = threading.Event(), threading.Event()
+
+    def sync_at_the_same_time() -> None:
+        has_begun.set()
+        try:
+            file.sync()
+        except OSError as error:
+            errors.append(error)
+
+    owner = threading.Thread(target=sync_at_the_same_time)
+
+    def sync(_fd: int) -> None:
+        if has_begun.is_set():
+            has_succeeded.set()
+            return
+        owner.start()
+        has_begun.wait()
+        has_succeeded.wait(0.2)
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr("raftlog.disk.sync_data", sync)
+    disk.close_surplus(str(tmp_path))
+    owner.join()
+    assert [error.errno for error in errors] == [errno.EIO]
+
+
 def test_a_write_that_ends_after_a_sync_began_is_not_counted_as_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
