@@ -173,9 +173,9 @@ class FetchSession:
             copied.watch(None)
             self._changed.pop(copied, None)
             self._behind.pop(copied, None)
+        # guard: a confirmation counts what its request says
         for at in request.partitions:
             self._set_position(at)
-        # After the positions: the request may be the one that says what is followed no longer.
         while self._next_round <= request.round:
             done = next(iter(self._round_waiters))
             del self._round_waiters[done]
