@@ -7,6 +7,7 @@ log is closed, and the other way round. A lock prevents that two programs open t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import warnings
@@ -60,8 +61,10 @@ class EmbeddedLog(Closeable):
         self._clients: weakref.WeakSet[Producer | Consumer | Admin | Table] = weakref.WeakSet()
         self._scratch = memoryview(bytearray(limits.RECEIVE_BYTES))
 
+        starting: list[asyncio.Task[Broker]] = []
+
         async def start() -> Broker:
-            return await Broker.start(
+            begun = Broker.start(
                 config,
                 clock=SystemClock(),
                 disk=disk,
@@ -69,11 +72,23 @@ class EmbeddedLog(Closeable):
                 any_id=True,
                 address=ADDRESS,
             )
+            starting.append(asyncio.ensure_future(begun))
+            return await asyncio.shield(starting[0])
+
+        async def end() -> None:
+            for task in starting:
+                await asyncio.wait([task])
+                if not task.cancelled() and task.exception() is None:
+                    await task.result().stop()
 
         try:
             self._broker = self._thread.call(start)
-        except BaseException:
+        except Exception:
             self._thread.stop()
+            raise
+        except BaseException:
+            # Ctrl-C. A start that was cut off would keep the directory until the process ends.
+            self._thread.abandon(end, stop=True)
             raise
         self._host = ClientEnvironment(connector=self._connect, loop_thread=self._thread)
         self._closed = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import gc
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import raftlog
 from raftlog.clock import SystemClock
+from raftlog.disk import OsDisk, OsLock
 from raftlog.errors import (
     ClosedError,
     DataDirectoryError,
@@ -93,6 +96,41 @@ def test_one_opener_at_a_time(tmp_path: Path) -> None:
             pass
     with raftlog.open(tmp_path):
         pass
+
+
+class InterruptedDisk(OsDisk):
+    """Ctrl-C at the first of these operations, which goes on when the test says so."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__()
+        self._operation = operation
+        self.goes_on = threading.Event()
+
+    def _note(self, operation: str) -> None:
+        if operation == self._operation and not self.goes_on.is_set():
+            _thread.interrupt_main()
+            self.goes_on.wait(TIMEOUT_S)
+
+    def lock(self, path: str) -> OsLock:
+        self._note("lock")
+        return super().lock(path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._note(os.path.basename(path))
+        super().write_atomic(path, data)
+
+
+@pytest.mark.parametrize("operation", ["lock", "clock"])
+def test_an_interrupted_start_gives_the_directory_back(tmp_path: Path, operation: str) -> None:
+    disk = InterruptedDisk(operation)
+    with pytest.raises(KeyboardInterrupt):
+        raftlog.open(tmp_path, disk=disk)
+    disk.goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "raftlog-embedded":
+            thread.join(TIMEOUT_S)
+    with raftlog.open(tmp_path) as log:
+        log.create_topic("t")
 
 
 def test_the_files_are_a_brokers(tmp_path: Path) -> None:
