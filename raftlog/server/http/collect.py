@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -200,7 +200,10 @@ async def _put_groups(broker: Broker, values: Values, lags: LagTimes) -> int:
         shards = broker.context.coordinator.shards()
     except RaftlogError:  # the broker stops, or does not know all topics yet
         return 0
-    states = {"empty": 0, "reconciling": 0, "stable": 0}
+    # The last two: of groups of Kafka's classic protocol.
+    states = Counter(
+        empty=0, reconciling=0, stable=0, preparing_rebalance=0, completing_rebalance=0
+    )
     exported = omitted = visited = 0
     for groups in [shard.loaded for shard in shards if shard.loaded is not None]:
         for name in groups.names():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from raftlog import Consumer, Producer, limits
+from raftlog.consumer_groups import GroupListing
+from raftlog.consumer_groups.values import Phase
 from raftlog.errors import NotLeaderError
 from raftlog.replication.partition_state import PartitionState
+from raftlog.server.broker import Broker
 from raftlog.server.http.collect import (
     BY_NAME,
     METRICS,
@@ -22,6 +27,7 @@ from raftlog.server.http.collect import (
     readiness,
     render,
 )
+from raftlog.server.http.collect import _put_groups as put_groups
 from raftlog.server.metrics import Durations
 from raftlog.server.partition import Partition
 from raftlog.types import TopicPartition
@@ -194,6 +200,26 @@ def test_a_group_lags_by_what_it_has_not_committed(
     assert ("raftlog_group_members", "g") not in found
     assert found["raftlog_omitted_series",] == 1
     assert found["raftlog_groups", "empty"] == 1
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+def test_groups_of_the_classic_protocol_are_counted_in_each_phase(phase: str) -> None:
+    class Groups:
+        def names(self) -> list[str]:
+            return ["g"]
+
+        def listing(self, name: str) -> GroupListing:
+            return GroupListing(name, phase, 1, "classic")
+
+        def committed_topics(self, _name: str) -> list[str]:
+            return []
+
+    coordinator = SimpleNamespace(shards=lambda: [SimpleNamespace(loaded=Groups())])
+    broker = cast(Broker, SimpleNamespace(context=SimpleNamespace(coordinator=coordinator)))
+    values = Values()
+    assert asyncio.run(put_groups(broker, values, LagTimes())) == 0
+    states = {sample.labels[0]: sample.value for sample in values.of("raftlog_groups")}
+    assert {**dict.fromkeys((*get_args(Phase), "reconciling"), 0), phase: 1} == states
 
 
 def test_metrics_end_with_the_groups_that_are_not_known(http: Serving) -> None:
