@@ -480,7 +480,9 @@ async def describe_producer(
         assert isinstance(message, DescribeProducersResponse)
         return message.partitions
 
-    asking = _Asking(cluster, apis.DESCRIBE_PRODUCERS, partitions, request, read)
+    asking = _Asking(
+        cluster, apis.DESCRIBE_PRODUCERS, partitions, request, read, step=_DESCRIBED_MAX
+    )
     answers = await asking.run(None)
     found: dict[TopicPartition, list[DescribedProducer]] = {}
     for tp, answer in answers.items():
@@ -525,7 +527,7 @@ async def try_list_producers(
     return await asking.outcomes(patience_ms)
 
 
-_STEP: Final = min(limits.PARTITIONS_PER_REQUEST_MAX, limits.PRODUCERS_PER_REQUEST_MAX)
+_DESCRIBED_MAX: Final = 1_000  # partitions of the longest names in PRODUCERS_HEADER_BYTES_MAX
 _LEADER_LOOK_AGAIN_S: Final = 0.2  # check interval for a newer leader
 
 
@@ -543,6 +545,7 @@ class _Asking(Generic[AnswerT]):
     troubles: dict[TopicPartition, RaftlogError] = field(default_factory=dict)  # retriable
     is_hasty: bool = False  # do not wait for an unresponsive leader
     judges_each: bool = False  # a partition that does not exist has only its own error
+    step: int = limits.PARTITIONS_PER_REQUEST_MAX  # partitions in one request
 
     async def run(
         self, stand_in: StandIn[AnswerT] | None, *, patience_ms: int | None = None
@@ -605,9 +608,9 @@ class _Asking(Generic[AnswerT]):
                 self.refused[tp] = error
         found = await asyncio.gather(
             *(
-                self._ask(leader, led[start : start + _STEP])
+                self._ask(leader, led[start : start + self.step])
                 for leader, led in by_leader.items()
-                for start in range(0, len(led), _STEP)
+                for start in range(0, len(led), self.step)
             )
         )
         failures += [error for error in found if error is not None]

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from raftlog import limits
 from raftlog.client.connection import Answer
 from raftlog.client.requests import (
     BrokerConnection,
     BrokerConnections,
     InFlightRequest,
     delete_records,
+    describe_producer,
     list_offsets,
     replica_offsets,
     try_offsets,
@@ -47,6 +49,7 @@ from raftlog.protocol.records import (
 )
 from raftlog.protocol.schema import Failure
 from raftlog.types import TopicPartition
+from tests.client.named import ID, describe
 from tests.client.samples import stored_batch
 from tests.client.test_cluster import cluster_of
 from tests.client.test_fetcher import Rig, failing, fill, now
@@ -375,6 +378,19 @@ async def test_each_leader_is_asked_once_for_its_partitions(fake: FakeCluster) -
         if isinstance(message, ListOffsetsRequest)
     ) == [(1, 2), (2, 1)]
     assert await list_offsets(cluster, {}) == {}
+    await cluster.close()
+
+
+@runs(run, brokers=1)
+async def test_the_producers_of_many_partitions_are_asked_for_in_parts(fake: FakeCluster) -> None:
+    """A broker refuses longer requests: such a topic could not be written with a name."""
+    topic = "t" * limits.TOPIC_NAME_CHARS_MAX
+    fake.create(topic, 2_500)
+    fake.always[apis.DESCRIBE_PRODUCERS] = describe
+    cluster = cluster_of(fake)
+    partitions = [TopicPartition(topic, number) for number in range(2_500)]
+    found = await describe_producer(cluster, partitions, ID, family_bits=8)
+    assert len(found) == 2_500
     await cluster.close()
 
 
