@@ -305,6 +305,7 @@ CLUSTER_PAGE_PARTITIONS_MAX: Final = 200  # of one broker, which a summary lists
 METRICS_KEPT_S: Final = 1.0  # for which values are cached
 METRICS_TOPICS_MAX: Final = 1_000  # with separate series; the others are only counted
 METRICS_LAG_PARTITIONS_MAX: Final = 2_000  # whose lag in seconds is exported
+METRICS_LAG_KEPT_S: Final = 600.0  # without a request for it; then another partition may have it
 METRICS_LAG_SAMPLES_MAX: Final = 32  # of the high watermark of one partition
 METRICS_GROUPS_MAX: Final = 1_000  # the same: pairs of a consumer group and a topic
 EVENTS_KEPT_MAX: Final = 5_000  # per broker, in memory

@@ -527,16 +527,21 @@ def render(values: Values, accept: str) -> tuple[bytes, str]:
 # Samples begin with the first request for metrics: until then, a lag can be longer than reported.
 
 
-class LagTimes:
-    """High watermarks of the partitions whose consumer groups lag.
+_Partition: TypeAlias = tuple[str, int]  # topic id, number
 
-    Of the partitions over ``METRICS_LAG_PARTITIONS_MAX``, those are forgotten that were not asked
-    for the longest time. A partition keeps ``METRICS_LAG_SAMPLES_MAX`` samples; older ones become
-    sparse.
+
+class LagTimes:
+    """High watermarks of ``METRICS_LAG_PARTITIONS_MAX`` partitions with committed offsets.
+
+    If there are more, those that lag come first, and others take the place of one that was not
+    asked for ``METRICS_LAG_KEPT_S``. A partition keeps ``METRICS_LAG_SAMPLES_MAX`` samples; older
+    ones become sparse.
     """
 
     def __init__(self) -> None:
-        self._samples: OrderedDict[tuple[str, int], list[tuple[float, Offset]]] = OrderedDict()
+        # The one that was not asked for the longest time is the first.
+        self._samples: OrderedDict[_Partition, list[tuple[float, Offset]]] = OrderedDict()
+        self._idle: dict[_Partition, None] = {}  # those of them without a lag
 
     def age_s(
         self, topic_id: str, partition: int, committed: Offset, high_watermark: Offset, now: float
@@ -544,11 +549,15 @@ class LagTimes:
         """Add a sample, and return the seconds since the record at ``committed`` was committed by
         the log; 0 if there is none. ``now``: monotonic seconds.
         """
-        samples = self._samples.setdefault((topic_id, partition), [])
-        self._samples.move_to_end((topic_id, partition))
+        key, lags = (topic_id, partition), committed < high_watermark
         # guard: lags in seconds are kept for a bounded number of partitions
-        while len(self._samples) > limits.METRICS_LAG_PARTITIONS_MAX:
-            self._samples.popitem(last=False)
+        if key not in self._samples and not self._has_room(lags=lags, now=now):
+            return 0.0
+        samples = self._samples.setdefault(key, [])
+        self._samples.move_to_end(key)
+        self._idle.pop(key, None)
+        if not lags:
+            self._idle[key] = None
         if samples and high_watermark < samples[-1][1]:
             samples.clear()  # an unclean election has removed records
         if len(samples) > 1 and samples[-2][1] == high_watermark == samples[-1][1]:
@@ -565,6 +574,19 @@ class LagTimes:
         before_s, below = samples[place - 1]
         part = (committed - below) / (above - below)
         return now - (before_s + part * (after_s - before_s))
+
+    def _has_room(self, *, lags: bool, now: float) -> bool:
+        """Whether there is room for another partition; forgets one for it that needs it less."""
+        if len(self._samples) < limits.METRICS_LAG_PARTITIONS_MAX:
+            return True
+        key = next(iter(self._samples))
+        if now - self._samples[key][-1][0] < limits.METRICS_LAG_KEPT_S:
+            if not (lags and self._idle):
+                return False
+            key = next(iter(self._idle))
+        del self._samples[key]
+        self._idle.pop(key, None)
+        return True
 
 
 # -- survey ----------------------------------------------------------------------------------------

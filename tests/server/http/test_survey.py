@@ -296,12 +296,37 @@ def test_old_samples_become_sparse_and_the_oldest_is_kept() -> None:
         assert age == pytest.approx(1_000 - committed - 1, abs=2)
 
 
-def test_the_partitions_asked_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_partitions_than_have_a_lag_take_it_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are asked in turn: to forget the one asked least recently would leave none a sample."""
     monkeypatch.setattr(limits, "METRICS_LAG_PARTITIONS_MAX", 2)
     lags = LagTimes()
-    for partition in (0, 1, 0, 2):
-        lags.age_s("id", partition, 0, 1, 1.0)
-    assert list(lags._samples) == [("id", 0), ("id", 2)]
+    for second in (0.0, 10.0, 20.0):
+        ages = [lags.age_s("id", partition, 0, 1, second) for partition in range(4)]
+        assert ages == [second, second, 0.0, 0.0]
+    assert len(lags._samples) == 2
+
+
+def test_partitions_that_lag_come_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METRICS_LAG_PARTITIONS_MAX", 2)
+    lags = LagTimes()
+    for second in (0.0, 10.0):
+        ages = [
+            lags.age_s("id", partition, committed, 1, second)
+            for partition, committed in enumerate((0, 1, 1, 0))
+        ]
+        assert ages == [second, 0.0, 0.0, second]
+
+
+def test_a_partition_that_is_not_asked_for_any_more_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "METRICS_LAG_PARTITIONS_MAX", 2)
+    lags = LagTimes()
+    for partition, second in ((0, 0.0), (1, 1.0), (2, limits.METRICS_LAG_KEPT_S)):
+        lags.age_s("id", partition, 0, 1, second)
+    assert list(lags._samples) == [("id", 1), ("id", 2)]
+    lags.age_s("id", 3, 0, 1, limits.METRICS_LAG_KEPT_S)
+    assert list(lags._samples) == [("id", 1), ("id", 2)]
 
 
 # -- series ----------------------------------------------------------------------------------------
