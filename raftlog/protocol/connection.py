@@ -512,8 +512,7 @@ class Frame(NamedTuple):
     """One complete frame. ``header`` and ``attachment`` are views.
 
     With ``owns_memory``, the views stay valid. Without it, they refer to the shared scratch buffer
-    and are valid until the next ``get_buffer()`` of any reader that shares it. Call ``keep()`` to
-    use the frame longer.
+    and are valid until the next ``get_buffer()`` of any reader that shares it.
     """
 
     api_or_status: int
@@ -522,16 +521,6 @@ class Frame(NamedTuple):
     header: memoryview
     attachment: memoryview
     owns_memory: bool = False
-
-    def keep(self) -> Frame:
-        """Return this frame with its own copy of the memory."""
-        if self.owns_memory:
-            return self
-        return self._replace(
-            header=memoryview(bytes(self.header)),
-            attachment=memoryview(bytes(self.attachment)),
-            owns_memory=True,
-        )
 
 
 # -- encoding --------------------------------------------------------------------------------------
