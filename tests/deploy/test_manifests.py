@@ -153,15 +153,33 @@ def test_kubernetes_agrees_with_the_settings() -> None:
     )
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl")
+def rendered() -> list[dict[str, Any]]:
+    """What kustomize renders."""
+    if not shutil.which("kubectl"):
+        pytest.skip("there is no kubectl")
+    ran = subprocess.run(
+        ["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=True
+    )
+    return list(yaml.safe_load_all(ran.stdout))
+
+
+@pytest.mark.integration
+def test_prometheus_reaches_the_http_port() -> None:
+    """Kustomize writes the labels of the brokers over those that a policy selects by."""
+    (policy,) = [each for each in rendered() if each["kind"] == "NetworkPolicy"]
+    (http,) = [rule for rule in policy["spec"]["ingress"] if "from" in rule]
+    assert http["ports"] == [{"port": "http"}]
+    (scraper,) = [source["podSelector"] for source in http["from"]]
+    assert "prometheus" in str(scraper)
+    assert "raftlog" not in str(scraper)
+
+
+@pytest.mark.integration
 def test_kubernetes_accepts_every_field_of_what_kustomize_renders() -> None:
     """By the schemas of Kubernetes, in which an unknown field is an error."""
     validate = pytest.importorskip("kubernetes_validate", reason="there is no kubernetes-validate")
-    rendered = subprocess.run(
-        ["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=True
-    )
     kinds = []
-    for document in yaml.safe_load_all(rendered.stdout):
+    for document in rendered():
         validate.validate(document, "1.30", strict=True)
         kinds.append(document["kind"])
     assert sorted(set(kinds)) == [
