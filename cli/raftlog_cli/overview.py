@@ -75,6 +75,7 @@ def findings(cluster: ClusterDescription) -> list[Finding]:
                 True,
             )
         )
+    found += [finding for broker in cluster.brokers for finding in _of_disks(broker)]
     found += [finding for broker in cluster.brokers for finding in _of_broker(broker)]
     listed = by_state["under-replicated"]
     count = len(listed) if cluster.topics is None else numbers["under_replicated"] - unavailable
@@ -117,6 +118,15 @@ def _of_partitions(listed: Sequence[PartitionOverview], count: int, kind: _Kind)
     names = [_name(partition) for partition in listed]
     what = f"{_counted(count, kind.one, kind.many)} ({_listed(names, count)})."
     return [Finding(kind.kind, what, kind.do.format(first=names[0]), kind.is_critical)]
+
+
+def _of_disks(broker: BrokerDescription) -> list[Finding]:
+    do = f"raftlog explain disk {broker.id} has what uses the space, and how to free some."
+    return [
+        Finding("disk", f"Broker {broker.id}: {problem}.", do, True)
+        for problem in disk_problems(broker)
+        if is_up(broker)
+    ]
 
 
 def _of_broker(broker: BrokerDescription) -> list[Finding]:

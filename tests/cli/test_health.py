@@ -208,6 +208,7 @@ def test_a_verified_copy_has_a_state(more: dict[str, Any], state: str, text: str
 
 DAMAGED = replace(WELL, partition=3, replica_states=(replica(2, damage="a bad batch"),))
 FAST = replace(UP, id=4, clock_error_ms=120_000)
+FULL = replace(UP, id=5, disk=DiskDescription(1, 100, "no-producers", "producers are refused"))
 
 
 def cluster(*partitions: PartitionOverview, controller: int | None = 1) -> ClusterDescription:
@@ -220,19 +221,22 @@ def test_a_healthy_cluster_has_no_findings() -> None:
 
 def test_every_finding_has_a_next_step_and_the_worst_is_first() -> None:
     everything = ClusterDescription(
-        "c", (UP, DOWN, FENCED, FAST), None, (WELL, SHORT, GONE, DAMAGED)
+        "c", (UP, DOWN, FENCED, FAST, FULL), None, (WELL, SHORT, GONE, DAMAGED)
     )
     found = findings(everything)
     assert [each.kind for each in found] == [
-        *("no-controller", "unavailable", "damage", "broker", "broker", "clock"),
+        *("no-controller", "unavailable", "damage", "disk", "broker", "broker", "clock"),
         "under-replicated",
     ]
+    assert {each.kind for each in found} == {p["kind"] for p in overview.problems(everything)}
     assert all(each.what.endswith(".") and each.do.endswith(".") for each in found)
-    assert [each.is_critical for each in found] == [True] * 3 + [False] * 4
+    assert [each.is_critical for each in found] == [True] * 4 + [False] * 4
     assert found[1].what == "1 partition has no leader: no reads, no writes (t:2)."
     assert "raftlog explain partition t:2" in found[1].do
-    assert "Broker 2 (h:9101) does not respond: connection refused." in found[3].what
-    assert "Broker 4: the wall clock is 120 s ahead" in found[5].what
+    assert "Broker 2 (h:9101) does not respond: connection refused." in found[4].what
+    assert "Broker 4: the wall clock is 120 s ahead" in found[6].what
+    assert found[3].what == "Broker 5: producers are refused."
+    assert "raftlog explain disk 5" in found[3].do
 
 
 def test_partitions_with_the_same_problem_are_one_finding() -> None:
