@@ -578,6 +578,13 @@ def reassign(
             "pass --topic and --brokers, or one of --plan, --generate, --verify, --cancel and "
             "--throttle"
         )
+    if plan is not None and (topic or brokers):
+        raise click.UsageError("--plan cannot be combined with --topic and --brokers")
+    if cancel and (dry_run or ":" in (topic or "")):
+        raise click.UsageError(
+            "--cancel cannot be combined with --dry-run, or with one partition of a topic. "
+            "--verify prints the moves in progress"
+        )
     if throttle is not None and (generate or verify or dry_run):
         raise click.UsageError("--throttle cannot be combined with an option that only prints")
     with Admin(bootstrap, cluster_secret_file=cluster_secret_file) as admin:

@@ -87,6 +87,9 @@ def test_a_printed_plan_is_read_again() -> None:
     [
         (["--topic", "t"], "", "--brokers"),
         (["--verify", "--cancel"], "", "one of"),
+        (["--cancel", "--dry-run"], "", "--cancel cannot be combined with --dry-run"),
+        (["--cancel", "--topic", "t:0"], "", "--verify prints the moves"),
+        (["--plan", "-", "--topic", "t"], "[]", "--plan cannot be combined"),
         (["--topic", "t:0", "--brokers", "1,1"], "", "different broker ids"),
         (["--throttle", "fast"], "", "is not a rate"),
         (["--throttle", "1MB", "--verify"], "", "only prints"),
