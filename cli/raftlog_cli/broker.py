@@ -146,6 +146,8 @@ def broker(
           --cluster-secret-file secret
       raftlog broker --workers auto --config raftlog.toml
     """
+    if workers > 1 and stop_with_stdin:
+        raise click.UsageError("--stop-with-stdin is for one broker, and not for --workers")
     given = {
         "id": broker_id,
         "listen": listen,

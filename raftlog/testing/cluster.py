@@ -198,7 +198,7 @@ class BrokerProcess:
 
     def _launch(self, arguments: list[str], log: int) -> subprocess.Popen[bytes] | ForkedProcess:
         """Run ``raftlog ARGUMENTS`` as the leader of a process group; its stdin is a pipe."""
-        environment = {**os.environ, **self.environment}
+        environment = {**os.environ, "RAFTLOG_WORKERS": "1", **self.environment}
         may_fork = self.can_fork and not self.prefix and self.source is None
         if may_fork and fork_server.can_fork(environment):
             return fork_server.fork(arguments, environment, log)
@@ -208,7 +208,7 @@ class BrokerProcess:
             stdout=log,
             stderr=log,
             env={
-                **os.environ,
+                **environment,
                 **fork_server.python_path(self.source or fork_server.SOURCE),
                 **self.environment,
             },

@@ -123,6 +123,7 @@ def test_it_stops_when_its_starter_closes_standard_input(
         (["--join", "127.0.0.1:1", "--voters", "1@127.0.0.1:1"], 1, "not both"),
         (["--config", "/nowhere/broker.toml"], 2, "/nowhere/broker.toml"),
         (["--set", "data.dir"], 2, "KEY=VALUE"),
+        (["--workers", "2", "--stop-with-stdin"], 2, "not for --workers"),
         (["--set", "data.directory=x"], 1, "data.directory"),
         (["--set", "max.connections=many"], 1, "max.connections"),
     ],

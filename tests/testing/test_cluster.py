@@ -364,6 +364,17 @@ def broker_in(directory: Path, **how: Any) -> BrokerProcess:
     return BrokerProcess(1, Address("127.0.0.1", free_port()), directory / "broker-1", **how)
 
 
+def test_a_broker_is_one_also_where_hosts_run_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAFTLOG_WORKERS", "2")
+    process = broker_in(tmp_path)
+    process.start()
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    process.kill()
+    assert not workers
+
+
 @pytest.fixture
 def wrapped(tmp_path: Path) -> Iterator[BrokerProcess]:
     """One that runs as the child of another command."""
