@@ -385,7 +385,9 @@ class Pages:
         first = min((record.offset for record in found.records), default=found.next[partition])
         if first <= extent.beginning:
             return ""
-        start = max(first - query.count, extent.beginning)
+        # A read that began in a gap, which compaction leaves, has to begin further back.
+        back = max(query.count, 2 * (first - query.at.get(partition, first)))
+        start = max(first - back, extent.beginning)
         return f"?{urlencode({**kept, 'at': f'{partition}:{start}'})}"
 
     def record(self, parameters: Parameters) -> Values:

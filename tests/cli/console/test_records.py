@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -14,10 +16,12 @@ from raftlog.clock import SystemClock
 from raftlog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from raftlog.types import ConsumerRecord, TopicPartition
 from raftlog_cli.console import records
+from raftlog_cli.console.pages import Pages
 from raftlog_cli.console.records import (
     FIELD,
     PLACES,
     Decoder,
+    Found,
     Query,
     Reader,
     Schemas,
@@ -129,6 +133,35 @@ def test_a_row_is_bounded() -> None:
 
 def test_positions_are_text_in_an_address() -> None:
     assert positions_text({1: 5, 0: 7}) == "0:7,1:5"
+
+
+class Compacted:
+    """A reader of a partition with ten records at its start, and ten at its end."""
+
+    def read(self, query: Query) -> Found:
+        offsets = [*range(10), *range(100_000, 100_010)]
+        start = query.at.get(0, 100_010 - query.count)
+        found = [record(offset) for offset in offsets if offset >= start][: query.count]
+        extents = {0: Extent(0, 100_010)}
+        return Found(found, {0: found[-1].offset + 1}, len(found), "count", extents)
+
+    def close(self) -> None:
+        pass
+
+
+def test_older_records_are_reached_beyond_a_gap() -> None:
+    unused: Any = None
+    others: Any = {"make_producer": unused, "is_secured": False}
+    reader: Any = Compacted
+    pages = Pages(unused, unused, unused, reader, Schemas(""), **others)
+    address, seen = "", set()
+    for _ in range(20):
+        page = pages.records({"name": "t", "n": "5", **dict(parse_qsl(address))})
+        seen |= {row.offset for row in page["rows"]}
+        address = page["older"].removeprefix("?")
+        if not address:
+            break
+    assert 0 in seen
 
 
 # -- reads -----------------------------------------------------------------------------------------
