@@ -290,7 +290,7 @@ class Console:
         return Response(content, media_type="application/x-ndjson", headers=headers)
 
     def _error(self, request: Request, message: str, status: int) -> Response:
-        values = {"message": message, "status": status}
+        values = {"message": message, "status": status, "is_page": request.method == "GET"}
         return self._rendered(request, "error.html", values, status)
 
     def _rendered(

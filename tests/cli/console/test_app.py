@@ -152,6 +152,7 @@ def test_pages_of_errors_have_the_navigation(
     failed = browser.client.get(f"/topics/{topic}/records")
     assert (missing.status_code, failed.status_code) == (404, 500)
     assert "The log of the broker has the reason" in failed.text
+    assert "The cluster does not respond" not in failed.text
     assert "ZeroDivisionError" in caplog.text
     for page in (missing, failed):
         assert "<nav" in page.text
@@ -296,10 +297,14 @@ def test_the_console_of_a_broker_with_tls(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_answer_is_a_page(consoles: Consoles) -> None:
     from raftlog.testing.cluster import free_port
 
-    response = consoles(bootstrap=f"127.0.0.1:{free_port()}").client.get("/")
+    browser = consoles(bootstrap=f"127.0.0.1:{free_port()}")
+    response = browser.client.get("/")
     assert response.status_code == 503
     assert "The cluster does not respond" in response.text
+    assert '<a href="/">Try again</a>' in response.text
     check(response.text)
+    status, text = browser.post("/topics/t/delete", confirmed="t")
+    assert (status, "Try again" in text) == (503, False), "no page has this address"
 
 
 # -- command ---------------------------------------------------------------------------------------
