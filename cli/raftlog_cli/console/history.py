@@ -126,15 +126,17 @@ def _lags_of(admin: Admin, groups: Sequence[str]) -> dict[str, int]:
     for offsets in committed.values():
         for tp in offsets:
             by_topic[tp.topic].add(tp)
+    starts: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     ends: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for partitions in by_topic.values():
         with suppress(RaftlogError):  # deleted since, or without a leader
+            starts.update(admin.list_offsets(dict.fromkeys(partitions, "earliest")))
             ends.update(admin.list_offsets(dict.fromkeys(partitions, "latest")))
     return {
         group: sum(
-            max(0, end.offset - max(0, at.offset))
+            max(0, end.offset - max(start.offset, at.offset))
             for tp, at in offsets.items()
-            if (end := ends.get(tp)) is not None
+            if (start := starts.get(tp)) is not None and (end := ends.get(tp)) is not None
         )
         for group, offsets in committed.items()
     }

@@ -106,7 +106,8 @@ def test_descriptions_of_topics_are_kept_until_something_changes() -> None:
 @dataclass
 class Sampled:
     """An admin client whose cluster gets 10 records per call, and whose groups lag by as many
-    records as the calls in each of two partitions; no broker leads the topic ``gone``.
+    records as the calls in each of two partitions; of another one, retention has deleted all
+    records; no broker leads the topic ``gone``.
     """
 
     groups: list[str] = field(default_factory=lambda: ["b", "a"])
@@ -127,15 +128,19 @@ class Sampled:
         self.described.append(group)
         if group == "deleted since":
             raise UnknownGroupError
-        offsets = {("t", 0): 9, ("t", 1): -1, ("t", 2): 100, ("gone", 0): 0}
+        offsets = {("t", 0): 9, ("t", 1): -1, ("t", 2): 100, ("t", 3): 3, ("gone", 0): 0}
         return {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
 
     def list_offsets(self, queries: dict[TopicPartition, str]) -> dict[TopicPartition, Any]:
         if TopicPartition("gone", 0) in queries:
             raise LeaderNotAvailableError
-        ends = {0: 9 + self.calls, 1: self.calls, 2: 7}
-        assert set(queries.values()) == {"latest"}
-        return {tp: OffsetAndTimestamp(ends[tp.partition], -1) for tp in queries}
+        places = {
+            "earliest": {0: 0, 1: 0, 2: 0, 3: 40},
+            "latest": {0: 9 + self.calls, 1: self.calls, 2: 7, 3: 40},
+        }
+        return {
+            tp: OffsetAndTimestamp(places[place][tp.partition], -1) for tp, place in queries.items()
+        }
 
     def close(self) -> None:
         self.closed = True
