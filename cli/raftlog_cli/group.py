@@ -504,10 +504,12 @@ def check_in_range(
     metavar="TOPIC[:P,...]",
     shell_complete=completing.topics,
     callback=lambda _context, _parameter, texts: tuple(map(parse_selection, texts)),
-    help="Reset only these partitions; repeatable.  [default: all with committed offsets]",
+    help="Reset only these partitions; repeatable.  [default: all of --all-topics]",
 )
 @click.option(
-    "--all-topics", is_flag=True, help="Reset all topics with committed offsets (default)."
+    "--all-topics",
+    is_flag=True,
+    help="Reset all partitions of topics with committed offsets (default).",
 )
 @click.option(
     "--create", is_flag=True, help="Create the group if it does not exist; needs --topic."
