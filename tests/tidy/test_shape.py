@@ -27,7 +27,6 @@ UNFINISHED = re.compile(
 COVERED_BY = {
     "cli/raftlog_cli/acl.py": "tests/cli/test_access.py",
     "cli/raftlog_cli/backup.py": "tests/cli/test_copies.py",
-    "cli/raftlog_cli/console/command.py": "tests/cli/console/test_app.py",
     "cli/raftlog_cli/log.py": "tests/cli/test_log.py",
     "cli/raftlog_cli/quota.py": "tests/cli/test_access.py",
     "cli/raftlog_cli/security.py": "tests/cli/test_access.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import urllib.request
 import webbrowser
@@ -78,4 +79,6 @@ def first_that_responds(urls: Sequence[str], *, tls: ssl.SSLContext | None = Non
                 return f"{url.rstrip('/')}/"
         except OSError as error:
             problem = describe_os_error(error)
+        except http.client.HTTPException:
+            problem = "the response is not that of a broker's http.listen"
     raise Failed(f"no broker responds at {', '.join(urls)} ({problem}). Is the cluster running?")

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import re
+import socket
+import threading
 import webbrowser
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -22,6 +24,8 @@ from raftlog.testing.certificates import create
 from raftlog.testing.cluster import free_ports
 from raftlog_cli.console import app
 from raftlog_cli.console.app import FILES, FOLDER, Console
+from raftlog_cli.console.command import first_that_responds
+from raftlog_cli.main import Failed
 from tests.cli.conftest import Raftlog
 from tests.cli.console.conftest import LOOPBACK, Browser, Consoles
 
@@ -346,3 +350,20 @@ def test_a_console_that_cannot_be_found(raftlog: Raftlog, tmp_path: Path) -> Non
     ran = raftlog("console", "--url", f"http://127.0.0.1:{down}", "--no-browser")
     assert (ran.status, "no broker responds" in ran.err) == (1, True)
     assert raftlog("console", "--url", "file:///etc/passwd").status == 2
+
+
+def test_a_port_that_is_not_http_is_no_console() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(Failed, match="not that of a broker's http"):
+            first_that_responds([url])
+        answering.join()
