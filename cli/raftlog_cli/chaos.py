@@ -305,7 +305,7 @@ def print_kinds(*, without_root: bool, as_json: bool) -> None:
     found = kinds_here(without_root=without_root)
     if as_json:
         output.print_json(
-            [{"name": k.name, "told": k.description, "why_not": k.why_not} for k in found]
+            [{"name": k.name, "description": k.description, "why_not": k.why_not} for k in found]
         )
         return
     rows = [

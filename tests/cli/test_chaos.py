@@ -188,7 +188,7 @@ def test_a_list_of_kinds_says_which_can_be_injected_here(raftlog: Raftlog) -> No
     assert "no: " in rows["power"]
     found = raftlog("chaos", "run", "--list", "--without-root", "--json").json
     assert {kind["name"] for kind in found} == rows.keys() - {"kind"}
-    assert all(kind["told"] for kind in found)
+    assert all(kind["description"] for kind in found)
 
 
 def test_a_stored_history_is_judged_again(
