@@ -183,6 +183,17 @@ def _print(sentences: Sequence[str], *, as_json: bool) -> None:
 EVENTS_SHOWN_MAX: Final = 5
 PARTITIONS_SHOWN_MAX: Final = 5
 TOPICS_SHOWN_MAX: Final = 5
+# What a rebalance of a classic group waits for, by its state.
+CLASSIC_REBALANCES: Final = {
+    "preparing_rebalance": (
+        "The coordinator waits until all members have joined again, which each does at its next "
+        "poll. It removes those that have not after their max.poll.interval.ms."
+    ),
+    "completing_rebalance": (
+        "All members have joined. The coordinator waits for the assignment, which one of them "
+        "makes."
+    ),
+}
 
 
 def explain_partition(
@@ -428,6 +439,8 @@ def explain_lag(group: GroupDescription) -> list[str]:
         return found
     if group.state == "reconciling":
         found.append("A rebalance is in progress: members release partitions or wait for them.")
+    if group.state in CLASSIC_REBALANCES:
+        found.append(f"A rebalance is in progress. {CLASSIC_REBALANCES[group.state]}")
     orphans = [part for part in behind if part.member_id is None]
     if orphans:
         found.append(f"No member reads {_lags_named(orphans)}.")
@@ -472,6 +485,8 @@ def explain_rebalance(group: GroupDescription) -> list[str]:
             f"{counted(len(group.members), 'member')} (assignor {group.assignor or 'none'})."
         )
     ]
+    if group.state in CLASSIC_REBALANCES:
+        found.append(CLASSIC_REBALANCES[group.state])
     for member in group.members:
         subject = f"Member {member.member_id} on {member.host}"
         releases = sorted(set(member.assigned) - set(member.target))

@@ -313,6 +313,10 @@ A, B, IDLE = member("a", "0"), member("b", "1"), member("c", "")
             ],
         ),
         (
+            group_of(A, lags=[part_lag(0, 4, "a")], state="preparing_rebalance"),
+            ["lags by 4", "A rebalance is in progress. The coordinator waits", "All members toget"],
+        ),
+        (
             group_of(A, lags=[part_lag(0, None, "a", problem="the offset was deleted")]),
             ["lags by 0", "t:0: the offset was deleted.", "Nothing lags."],
         ),
@@ -339,6 +343,14 @@ def test_a_lag_is_explained(group: GroupDescription, noted: list[str]) -> None:
         (
             group_of(member("b", "", "1"), state="reconciling"),
             ["is reconciling", "waits for t:1: being assigned to it."],
+        ),
+        (
+            group_of(A, B, state="preparing_rebalance"),
+            ["is preparing_rebalance", "waits until all members have joined again"],
+        ),
+        (
+            group_of(A, B, state="completing_rebalance"),
+            ["is completing_rebalance", "waits for the assignment"],
         ),
         (
             group_of(member("a", "0", is_away=True)),
