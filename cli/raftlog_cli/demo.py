@@ -125,8 +125,11 @@ def demo(
 
 
 def _file_lines(path: Path) -> Lines:
-    with path.open("rb") as file:
-        yield from read_lines(file)
+    try:
+        with path.open("rb") as file:
+            yield from read_lines(file)
+    except ValueError as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--input") from error
 
 
 def _generated(records: int, seed: int) -> Lines:

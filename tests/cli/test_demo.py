@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog import limits
 from raftlog.testing import Cluster
 from raftlog_cli.demo import Ledger, Verdict, page_views
 from tests.cli.conftest import Raftlog
@@ -42,6 +43,13 @@ def test_three_brokers_lose_nothing_with_two_leaders_and_a_disk(
     assert len({copy["chain"] for copy in verdict["replicas"]}) == 1
     assert len(verdict["failover_seconds"]) == 2
     assert verdict["unavailable_seconds"] >= max(verdict["failover_seconds"])
+
+
+def test_a_file_without_lines_is_refused(raftlog: Raftlog, tmp_path: Path) -> None:
+    with (tmp_path / "binary").open("wb") as file:
+        file.truncate(limits.BATCH_BYTES_MAX + 1)
+    ran = raftlog("demo", "--input", tmp_path / "binary")
+    assert (ran.status, "a line is longer than" in ran.err) == (2, True)
 
 
 @pytest.mark.integration
