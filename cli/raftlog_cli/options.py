@@ -472,7 +472,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
         try:
             return None if text is None else parse(text)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from error
         except ValueError as error:
             raise click.BadParameter(str(error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_settings_accept_amounts_with_units(text: str, setting: str, value: str)
 @click.command()
 @click.option("--number", callback=parsed(int))
 @click.option("--port", callback=checked(int))
+@click.option("--grep", expose_value=False, callback=parsed(re.compile))
 def probe(number: int | None, port: str | None) -> None:
     click.echo(f"{number!r} {port!r}")
 
@@ -140,6 +142,12 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_parsed_option_is_its_value_and_a_checked_one_its_text() -> None:
     assert CliRunner().invoke(probe, ["--number", "7", "--port", "08"]).output == "7 '08'\n"
     assert CliRunner().invoke(probe).output == "None None\n"
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}"])
+def test_what_is_no_regular_expression_is_wrong_usage(pattern: str) -> None:
+    result = CliRunner().invoke(probe, ["--grep", pattern])
+    assert (result.exit_code, "is not a regular expression" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--number", "--port"])
