@@ -242,6 +242,14 @@ def test_every_series_that_is_named_is_exported() -> None:
         assert expr.count("(") == expr.count(")"), where
 
 
+def test_what_alerts_of_the_disk_alerts_of_each_log_directory() -> None:
+    text = " ".join(alert["expr"] for alert in ALERTS)
+    of_disk, of_directories = (
+        set(re.findall(rf"\braftlog_{which}_(\w+)", text)) for which in ("disk", "log_dir")
+    )
+    assert of_disk <= of_directories
+
+
 @pytest.mark.parametrize(
     ("expr", "noted"),
     [
