@@ -593,7 +593,7 @@ class SpareDescriptor:
             try:
                 yield fd
             finally:
-                os.close(fd)
+                self._close(fd)
             return
         with self._lock:  # there is only one spare descriptor
             fd, self._fd = self._fd, -1
@@ -602,6 +602,15 @@ class SpareDescriptor:
             # It stays open as the next spare: if it were closed, another thread could take it.
             self._fd = os.open(path, flags)
             yield self._fd
+
+    def _close(self, fd: int) -> None:
+        """Close a descriptor; or keep it, as another thread got that of the spare."""
+        if self._fd < 0:
+            with self._lock:
+                if self._fd < 0:
+                    self._fd = fd
+                    return
+        os.close(fd)
 
 
 class OsDisk:

@@ -427,6 +427,23 @@ def test_a_directory_is_synced_without_a_descriptor_to_be_had(
     assert not os.path.exists(f"{tmp_path}/a")
 
 
+def test_a_spare_descriptor_that_another_thread_got_is_replaced(
+    tmp_path: Path, no_descriptors: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, "none left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(OSError, match="none left"):
+            disk.sync_dir(str(tmp_path))
+    disk.sync_dir(str(tmp_path))
+    no_descriptors()
+    disk.sync_dir(str(tmp_path))
+
+
 def test_a_directory_that_is_not_there_is_an_error_without_descriptors_too(
     tmp_path: Path, no_descriptors: Callable[[], None]
 ) -> None:
