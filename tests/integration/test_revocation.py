@@ -158,6 +158,7 @@ def test_a_busy_user_is_cut_off_within_a_second(monkeypatch: pytest.MonkeyPatch)
                 wait_until(
                     lambda: all(each.count > 20 for each in clients.values()),
                     timeout_s=TIMEOUT_S,
+                    progress=lambda: [each.count for each in clients.values()],
                     what="all clients work",
                 )
                 loaded = time.time() + LOAD_S
