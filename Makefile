@@ -76,7 +76,7 @@ nightly: $(VENV)/.dev ## all that make test leaves out, an hour of chaos, and fr
 chaos: $(VENV)/.core ## an hour of faults of all kinds on real clusters, and a table of what came (best as root)
 	$(BIN)/raftlog chaos campaign --time 3600 --jobs 2 $(ARGS)
 
-mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 5 minutes)
+mutation: $(VENV)/.dev ## take each guard out of the code in turn: the tests have to notice (about 16 minutes)
 	$(BIN)/python -m tests.mutation.run $(ARGS)
 
 bench: $(VENV)/.dev ## throughput and latency beside the floor of this machine
