@@ -422,10 +422,7 @@ def _copy(
     missing = {tp for tp, part in parts.items() if not part.is_complete}
     now = host.clock.monotonic
     heard_at = now()
-    # guard: a backup reads from leaders
-    with BatchReader(
-        bootstrap, read_from="leader", client_id="raftlog-backup", host=host
-    ) as reader:
+    with BatchReader(bootstrap, client_id="raftlog-backup", host=host) as reader:
         if missing:
             reader.start({tp: parts[tp].start for tp in sorted(missing)})
         while missing:

@@ -97,6 +97,9 @@ class PartitionReader(PlainClient):
         All other arguments and errors are those of ``Consumer``.
         """
         arguments = {**locals(), "auto_offset_reset": "error", "fetch_min_bytes": 1}
+        # guard: a copy is read from leaders
+        if not self.HAS_STAND_IN:
+            arguments["read_from"] = "leader"
         host = host or ClientEnvironment()
         settings = replace(consumer_settings(arguments), has_stand_in=self.HAS_STAND_IN)
         self._core = ConsumerCore(connection_settings(arguments), settings, host)
@@ -124,7 +127,7 @@ class PartitionReader(PlainClient):
 class BatchReader(PartitionReader):
     """Client that reads batches of partitions from given offsets on. A context manager.
 
-    With ``read_from="leader"`` no other replica is read, also while there is no leader: each
+    It reads from leaders only (``read_from`` has no effect), and waits while there is none: each
     replica removes marks of deleted keys at other times, and copies compare theirs with what the
     leader has removed (``mirror.compacted``). One thread at a time can use it.
     """

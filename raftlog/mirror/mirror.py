@@ -449,11 +449,10 @@ class ClusterSource:
         if one_batch:
             return BatchReader(
                 self.bootstrap,
-                read_from="leader",
                 max_partition_fetch_bytes=_ONE_BATCH_BYTES,
                 host=self.host,
             )
-        return BatchReader(self.bootstrap, read_from="leader", host=self.host)
+        return BatchReader(self.bootstrap, host=self.host)
 
 
 # -- session ---------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ class Table(Closeable, Mapping[bytes, bytes]):
         if snapshot is not None and os.path.exists(snapshot):
             self._content = load(snapshot, topic)
         self._admin = Admin(bootstrap, host=host, **security)
-        self._reader = BatchReader(bootstrap, read_from="leader", host=host, **security)
+        self._reader = BatchReader(bootstrap, host=host, **security)
         try:
             self._catch_up()
         except BaseException:

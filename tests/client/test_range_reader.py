@@ -17,7 +17,7 @@ from raftlog import limits
 from raftlog.client import readers, requests
 from raftlog.client.accumulator import ProducerIdAndEpoch
 from raftlog.client.base import ClientEnvironment
-from raftlog.client.readers import RangeReader
+from raftlog.client.readers import BatchReader, RangeReader
 from raftlog.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -233,6 +233,17 @@ def test_or_all_go_to_the_leader() -> None:
     with reader_of(fake, read_from="leader") as reader:
         for _ in range(3):
             assert flat(reader.read(A, 0, 10)) == list(range(10))
+    assert {broker for broker, _ in fetches(fake)} == {2}
+
+
+def test_copies_are_read_from_the_leader() -> None:
+    """Each replica removes tombstones at other times."""
+    fake = replicated(leader=2)
+    for seed in range(3):
+        host = ClientEnvironment(connector=fake.connect, chance=random.Random(seed).random)
+        with BatchReader(fake.bootstrap, host=host) as reader:
+            reader.start({A: 0})
+            assert reader.poll(10)[1]
     assert {broker for broker, _ in fetches(fake)} == {2}
 
 
