@@ -701,11 +701,13 @@ def read_chunk(store: Store, chunk: Chunk) -> list[Checked]:
         before = found[-1][0] if found else None
         # guard: the batches of a backup file form one log
         if before is not None and not (
-            header.base_offset >= before.next_offset
-            and (
-                header.base_offset > before.next_offset
-                or verify_chain(header, previous_chain=before.chain)
+            header.base_offset > before.next_offset
+            or (
+                header.base_offset == before.next_offset
+                and verify_chain(header, previous_chain=before.chain)
             )
+            # It was joined while the backup read the one before it.
+            or (header.is_compacted and header.next_offset > before.next_offset)
         ):
             raise CorruptBatchError(
                 f"{where} is corrupt: the batch at offset {header.base_offset} does not continue "

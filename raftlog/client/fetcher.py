@@ -528,7 +528,8 @@ def _batches(
             except CorruptBatchError as error:
                 return batches, CorruptBatchError(f"{tp}: {error}")
             batch = without_records(header)
-        batches.append(Batch(memoryview(batch), header.next_offset, header.leader_epoch))
+        base_offset, next_offset = header.base_offset, header.next_offset
+        batches.append(Batch(memoryview(batch), base_offset, next_offset, header.leader_epoch))
         position = end
     return batches, None
 

@@ -209,6 +209,7 @@ class Range:
     bytes_max: int
     timeout_ms: int
     fetched: Offset  # next expected offset
+    taken: Offset = 0  # end of the batches that ``take`` has returned
     producers: frozenset[ProducerIdAndEpoch] | None = None  # None: all batches
     batches: deque[Checked] = field(default_factory=deque)  # received, not yet returned
     rows: int = 0  # in ``batches``
@@ -250,12 +251,15 @@ class Range:
         while self.batches:
             header, _ = self.batches[0]
             count, length = header.record_count, header.uncompressed_length
-            if taken and (rows + count > self.rows_max or size_bytes + length > self.bytes_max):
+            is_full = rows + count > self.rows_max or size_bytes + length > self.bytes_max
+            # Compaction may have joined batches: of this one, only the rest is new.
+            if taken and (is_full or header.base_offset < taken[-1][0].next_offset):
                 break
             rows, size_bytes = rows + count, size_bytes + length
             taken.append(self.batches.popleft())
         self.rows -= rows
         self.size_bytes -= size_bytes
+        self.taken = taken[-1][0].next_offset
         return taken, max(-(-rows // self.rows_max), -(-size_bytes // self.bytes_max), 1)
 
 
@@ -266,12 +270,13 @@ def decode_portion(wanted: Range) -> tuple[list[pa.RecordBatch], Offset]:
     """
     from raftlog.record import decode_arrow
 
+    start = max(wanted.start, wanted.taken)
     taken, pieces = wanted.take()
     records = decode_arrow(
         [data for _, data in taken],
         topic=wanted.tp.topic,
         partition=wanted.tp.partition,
-        from_offset=wanted.start,
+        from_offset=start,
         to_offset=wanted.end,
         check_crc=False,
         columns=wanted.columns,
@@ -280,7 +285,7 @@ def decode_portion(wanted: Range) -> tuple[list[pa.RecordBatch], Offset]:
     pieces = min(pieces, count)
     bounds = [count * piece // pieces for piece in range(pieces + 1)] if count else []
     portions = [records.slice(first, last - first) for first, last in pairwise(bounds)]
-    return portions, min(taken[-1][0].next_offset, wanted.end)
+    return portions, min(wanted.taken, wanted.end)
 
 
 class Lookout:

@@ -435,7 +435,10 @@ class Subscription:
             self._handed = []
 
     def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
-        """Return the batches of ``chunk`` and of following chunks, at least one."""
+        """Return the batches of ``chunk`` and of following chunks, at least one.
+
+        None begins before the end of the last one, as if compaction has joined batches in between.
+        """
         taken: list[Batch] = []
         size = 0
         with self.lock:
@@ -444,7 +447,8 @@ class Subscription:
                     continue
                 for batch in other.batches:
                     size += len(batch.data)
-                    if taken and size > bytes_max:
+                    is_joined = bool(taken) and batch.base_offset < taken[-1].next_offset
+                    if taken and (size > bytes_max or is_joined):
                         return taken
                     taken.append(batch)
         return taken
@@ -603,9 +607,10 @@ class PartitionFetchState:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Fetched batch, with the offset after its last record, and its leader epoch."""
+    """Fetched batch, with its first offset, that after its last record, and its leader epoch."""
 
     data: memoryview
+    base_offset: Offset
     next_offset: Offset
     leader_epoch: LeaderEpoch = -1
 

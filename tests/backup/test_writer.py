@@ -11,7 +11,9 @@ import pytest
 from raftlog.backup.writer import (
     LEASE,
     LEASE_MS,
+    NAME,
     RENEW_MS,
+    BackupRecords,
     Chunk,
     CommittedOffset,
     Directory,
@@ -20,6 +22,7 @@ from raftlog.backup.writer import (
     PartitionFiles,
     Progress,
     TopicFiles,
+    _add,
     _flush,
     _parts,
     _Verified,
@@ -27,11 +30,15 @@ from raftlog.backup.writer import (
     decode,
     encode,
     open_store,
+    verify,
 )
 from raftlog.client.administration.admin import Admin
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
+from raftlog.client.scan import Scan
 from raftlog.errors import InvalidRequestError, UnsupportedVersionError
+from raftlog.record import parse_header
 from raftlog.types import Offset
+from tests.client.test_virtual import compacted
 from tests.server.harness import FakeClock
 
 MADE = Manifest(
@@ -99,6 +106,23 @@ def test_offsets_that_were_deleted_are_counted_once(tmp_path: Path) -> None:
         _flush(_Verified(Directory(tmp_path), lambda: None), found, progress)
         counts.append(progress.skipped)
     assert counts == [0, 0, 0, 14]
+
+
+def test_a_batch_that_compaction_joined_during_a_backup_is_read(tmp_path: Path) -> None:
+    """It begins before the end of the last batch that was read."""
+    pytest.importorskip("pyarrow")
+    part = PartitionDescription(0, 1, 3, (1,), (1,), (), 0, 0, 0, 1, "")
+    described = TopicDescription("t", "id", {}, (), (part,))
+    made, store = Manifest(1, "cluster", 123, {}, {}), Directory(tmp_path)
+    ((tp, found),) = _parts(made, [described], cast(Admin, Answering())).items()
+    for data in (compacted(0, 10, 3, 7), compacted(0, 20, 3, 7, 12), compacted(20, 30, 25)):
+        _add(tp, found, (parse_header(data), memoryview(data)))
+    _flush(_Verified(store, lambda: None), found, Progress())
+    store.write(NAME, encode(made))
+    assert [problem for _tp, _files, problem in verify(store)] == [""]
+    for rows_max in (1, 100):
+        records = Scan(BackupRecords(store), "t", columns=["offset"], rows_max=rows_max)
+        assert records.to_arrow().column("offset").to_pylist() == [3, 7, 12, 25]
 
 
 # -- store -----------------------------------------------------------------------------------------

@@ -196,6 +196,18 @@ def test_holes_are_passed_over() -> None:
         assert offsets(reader.read(A, 0, 40, rows_max=2)) == [[3, 7], [20, 21], [22]]
 
 
+def test_records_of_a_batch_that_compaction_joined_in_mid_read_come_once() -> None:
+    """The next batch then begins before the end of the last one: maybe on another replica."""
+    fake = FakeCluster()
+    log = fake.create("t").logs[0]
+    for base, end, *left in ((0, 10, 3, 7), (0, 20, 3, 7, 12), (10, 30, 12, 25)):
+        log.batches.append(compacted(base, end, *left))
+        log.end = end
+    with reader_of(fake, max_partition_fetch_bytes=TINY) as reader:
+        assert offsets(reader.read(A, 0, 30)) == [[3, 7], [12], [25]]
+        assert offsets(reader.read(A, 5, 30, rows_max=1)) == [[7], [12], [25]]
+
+
 def test_little_is_fetched_beyond_the_end() -> None:
     fake = FakeCluster()
     fake.create("t")

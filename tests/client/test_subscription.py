@@ -55,8 +55,8 @@ def batches(first: int, *counts: int) -> list[Batch]:
     made = []
     for count in counts:
         data = stored_batch(first, *[b"%d" % (first + index) for index in range(count)])
+        made.append(Batch(memoryview(data), first, first + count))
         first += count
-        made.append(Batch(memoryview(data), first))
     return made
 
 
@@ -538,7 +538,7 @@ def test_processed_is_what_is_not_in_hand(
 
 def test_what_has_no_end_is_fetched_as_it_is() -> None:
     part = PartitionFetchState(A, 0, "error")
-    batches = [Batch(memoryview(b""), 10), Batch(memoryview(b""), 20)]
+    batches = [Batch(memoryview(b""), 0, 10), Batch(memoryview(b""), 10, 20)]
     assert part.bytes_to_fetch(1_000) == 1_000
     assert part.up_to_end(batches, 500) == batches
 
@@ -548,7 +548,7 @@ def test_what_has_no_end_is_fetched_as_it_is() -> None:
 )
 def test_batches_above_the_end_are_left_out(until: int, count: int) -> None:
     part = PartitionFetchState(A, 0, "error", until=until)
-    batches = [Batch(memoryview(b""), end) for end in (10, 20, 30)]
+    batches = [Batch(memoryview(b""), end - 10, end) for end in (10, 20, 30)]
     assert part.up_to_end(batches, 500) == batches[:count]
 
 
@@ -556,7 +556,7 @@ def test_about_as_much_is_fetched_as_there_is_to_the_end() -> None:
     part = PartitionFetchState(A, 0, "error", fetch_offset=1_000, until=101_000)
     assert part.bytes_to_fetch(1 << 30) == 100_000 * 128 * 9 // 8
     assert part.bytes_to_fetch(5_000) == 5_000
-    part.up_to_end([Batch(memoryview(b""), 2_000)], 20_000)  # 20 bytes each
+    part.up_to_end([Batch(memoryview(b""), 1_000, 2_000)], 20_000)  # 20 bytes each
     part.fetch_offset = 2_000
     assert part.bytes_to_fetch(1 << 30) == 99_000 * 20 * 9 // 8
     part.fetch_offset = 100_999

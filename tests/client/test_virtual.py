@@ -137,6 +137,22 @@ def test_arrow_has_the_records_that_are_left() -> None:
     run(test)
 
 
+def test_arrow_has_the_records_of_a_joined_batch_once() -> None:
+    """Compaction has joined batches after the first one was fetched."""
+    pytest.importorskip("pyarrow")
+
+    async def test(fake: FakeCluster) -> None:
+        core = await filled(fake, (0, 10, 3, 7), (0, 20, 3, 7, 12), (20, 30, 25))
+        found = []
+        while (batch := core.take_arrow()) is not None:
+            found += batch.column("offset").to_pylist()
+        assert found == [3, 7, 12, 25]
+        assert await core.position(A) == 30
+        await core.close()
+
+    run(test)
+
+
 def test_arrow_of_nothing_is_nothing() -> None:
     pytest.importorskip("pyarrow")
 
