@@ -94,9 +94,11 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
         rows = _parsed(present, None)
     except pa.ArrowInvalid:
         row, reason = _first_bad(present, None)
-        if not null_on_error or row == 0:
+        if not null_on_error:
             place = int(values.is_valid().to_numpy(zero_copy_only=False).nonzero()[0][row])
             raise BadValueError(place, present[row].as_py(), reason) from None
+        if row == 0:
+            return infer(_from_first_good(present), null_on_error=True)
         rows = _parsed(present.slice(0, row), None)
     if pa.types.is_null(rows.type):
         return None
@@ -106,6 +108,19 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
             "value='text'"
         )
     return pa.schema(_plain(_exact(rows, present)))
+
+
+def _from_first_good(present: pa.Array) -> pa.Array:
+    """Return the values from the first one on that Arrow can parse."""
+    import pyarrow as pa
+
+    for row in range(len(present)):
+        try:
+            _parsed(present.slice(row, 1), None)
+        except pa.ArrowInvalid:
+            continue
+        return present.slice(row)
+    return present.slice(len(present))
 
 
 def _exact(rows: Any, present: pa.Array) -> pa.DataType:
