@@ -15,6 +15,7 @@ from raftlog.client.cluster import Cluster
 from raftlog.client.connection import Answer
 from raftlog.errors import (
     BrokerUnavailableError,
+    InvalidRequestError,
     OutcomeUnknownError,
     RaftlogError,
     SchemaError,
@@ -31,6 +32,7 @@ _ERRORS: Final[dict[int, type[RaftlogError]]] = {
     50002: OutcomeUnknownError,
     50003: BrokerUnavailableError,
 }
+_SUBJECT_DEPTH: Final = 2  # parts of a path that ends with a subject
 
 
 async def call_registry(
@@ -58,7 +60,9 @@ async def call_registry(
     assert isinstance(answer.message, SchemaRegistryResponse)
     text = bytes(answer.attachment).decode()
     if answer.message.status == 200:
-        return text if path.endswith("/schema") else json.loads(text)
+        # A subject can have this name, too, as in /config/schema.
+        is_text = method == "GET" and path.endswith("/schema") and path.count("/") > _SUBJECT_DEPTH
+        return text if is_text else json.loads(text)
     content = json.loads(text)
     code, message = content["error_code"], content["message"]
     kind = _ERRORS.get(code)
@@ -66,5 +70,14 @@ async def call_registry(
 
 
 def path_of(*parts: object) -> str:
-    """Return a path: each part is percent-encoded."""
-    return "/" + "/".join(quote(str(part), safe="") for part in parts)
+    """Return a path: each part is percent-encoded.
+
+    Raises ``InvalidRequestError`` for text that UTF-8 does not have.
+    """
+    try:
+        return "/" + "/".join(quote(str(part), safe="") for part in parts)
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{error.object!r} has half of a surrogate pair, so it is no name in the schema "
+            "registry. Use characters of UTF-8"
+        ) from error

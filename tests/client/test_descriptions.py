@@ -290,11 +290,19 @@ def test_producers_of_a_real_cluster(tmp_path: Path) -> None:
 def test_answers_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = path_of("subjects", "a/b c", "versions")
     assert path == "/subjects/a%2Fb%20c/versions"
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        path_of("subjects", "\udcff", "versions")
     with running(tmp_path, clock=SystemClock()) as broker, Admin(str(broker.address)) as admin:
         assert admin.call_schema_registry("POST", path, {"schema": '"int"'}) == {"id": 1}
         assert admin.call_schema_registry("GET", path + "/1/schema") == '"int"'
         query = {"deleted": "true", "subjectPrefix": "a/"}
         assert admin.call_schema_registry("GET", "/subjects", query=query) == ["a/b c"]
+        of_schema = path_of("subjects", "schema")  # a subject, not the text of a schema
+        admin.call_schema_registry("POST", f"{of_schema}/versions", {"schema": '"int"'})
+        assert admin.call_schema_registry("POST", of_schema, {"schema": '"int"'})["version"] == 1
+        admin.call_schema_registry("PUT", "/config/schema", {"compatibility": "FULL"})
+        level = admin.call_schema_registry("GET", "/config/schema")
+        assert level == {"compatibilityLevel": "FULL"}
         for call, code in ((("POST", path, {"schema": "{"}), 42201), (("GET", "/none"), 404)):
             with pytest.raises(SchemaError) as caught:
                 admin.call_schema_registry(*call)
