@@ -528,8 +528,15 @@ def _batches(
             except CorruptBatchError as error:
                 return batches, CorruptBatchError(f"{tp}: {error}")
             batch = without_records(header)
-        base_offset, next_offset = header.base_offset, header.next_offset
-        batches.append(Batch(memoryview(batch), base_offset, next_offset, header.leader_epoch))
+        batches.append(
+            Batch(
+                memoryview(batch),
+                header.base_offset,
+                header.next_offset,
+                header.leader_epoch,
+                header.uncompressed_length,
+            )
+        )
         position = end
     return batches, None
 

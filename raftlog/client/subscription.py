@@ -437,7 +437,8 @@ class Subscription:
     def take_batches(self, chunk: Chunk, bytes_max: int) -> list[Batch]:
         """Return the batches of ``chunk`` and of following chunks, at least one.
 
-        None begins before the end of the last one, as if compaction has joined batches in between.
+        ``bytes_max``: of all of them, decompressed. None begins before the end of the last one, as
+        if compaction has joined batches in between.
         """
         taken: list[Batch] = []
         size = 0
@@ -446,7 +447,7 @@ class Subscription:
                 if other.part is not chunk.part or other.error is not None:
                     continue
                 for batch in other.batches:
-                    size += len(batch.data)
+                    size += max(len(batch.data), batch.uncompressed_length)
                     is_joined = bool(taken) and batch.base_offset < taken[-1].next_offset
                     if taken and (size > bytes_max or is_joined):
                         return taken
@@ -607,12 +608,15 @@ class PartitionFetchState:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Fetched batch, with its first offset, that after its last record, and its leader epoch."""
+    """Fetched batch, with its first offset, that after its last record, its leader epoch, and the
+    length of its payload once it is decompressed.
+    """
 
     data: memoryview
     base_offset: Offset
     next_offset: Offset
     leader_epoch: LeaderEpoch = -1
+    uncompressed_length: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -84,9 +84,15 @@ def consumer_settings(**changes: Any) -> ConsumerSettings:
     return ConsumerSettings(**{**defaults, **changes})
 
 
-def stored_batch(base_offset: int, *values: bytes, chain: int = 0, leader_epoch: int = 3) -> bytes:
+def stored_batch(
+    base_offset: int,
+    *values: bytes,
+    chain: int = 0,
+    leader_epoch: int = 3,
+    codec: Codec = Codec.NONE,
+) -> bytes:
     """A batch as a broker has it."""
-    body = encode(list(values), timestamps_ms=1_700_000_000_000 + base_offset)
+    body = encode(list(values), timestamps_ms=1_700_000_000_000 + base_offset, codec=codec)
     batch = seal(body) + body.payload
     section, _ = stamp(
         parse_header(batch),

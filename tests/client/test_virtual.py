@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raftlog import limits
 from raftlog.client.consumer import ConsumerCore
+from raftlog.record import Codec, arrow
 from raftlog.record.compaction import Rewriter, open_original
 from tests.client import virtual
 from tests.client.samples import stored_batch
@@ -58,7 +60,8 @@ def compacted(base: int, end: int, *left: int) -> bytes:
 
 async def filled(fake: FakeCluster, *batches: tuple[int, ...]) -> ConsumerCore:
     """A core that has fetched batches: each (base, end, the offsets of its records...)."""
-    fake.create("t", 2)
+    if "t" not in fake.topics:
+        fake.create("t", 2)
     log = fake.topics["t"].logs[0]
     for base, end, *left in batches:
         log.batches.append(compacted(base, end, *left))
@@ -148,6 +151,25 @@ def test_arrow_has_the_records_of_a_joined_batch_once() -> None:
             found += batch.column("offset").to_pylist()
         assert found == [3, 7, 12, 25]
         assert await core.position(A) == 30
+        await core.close()
+
+    run(test)
+
+
+def test_arrow_is_bounded_in_bytes_that_are_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise batches that compress well need any memory, or exceed the limit of Arrow."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(limits, "ARROW_POLL_BYTES_MAX", 250_000)
+    monkeypatch.setattr(arrow, "_ARROW_OFFSET_MAX", 300_000)
+
+    async def test(fake: FakeCluster) -> None:
+        log = fake.create("t", 2).logs[0]
+        for base in range(5):
+            log.batches.append(stored_batch(base, bytes(100_000), codec=Codec.GZIP))
+            log.end = base + 1
+        core = await filled(fake)
+        found = [core.take_arrow() for _ in range(4)]
+        assert [batch and batch.num_rows for batch in found] == [2, 2, 1, None]
         await core.close()
 
     run(test)
