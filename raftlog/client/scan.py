@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Unpack
@@ -628,7 +628,8 @@ def _time_us(name: str, moment: datetime) -> int:
         raise InvalidRequestError(
             f"{name}={moment!r} has no time zone. Write datetime(..., tzinfo=UTC)"
         )
-    days_and_more = moment - datetime.fromtimestamp(0, moment.tzinfo)
+    # In UTC: the difference of two times of one zone leaves out that its offset changes.
+    days_and_more = moment - datetime.fromtimestamp(0, UTC)
     return (days_and_more.days * 86_400 + days_and_more.seconds) * 1_000_000 + (
         days_and_more.microseconds
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,6 +21,8 @@ from raftlog.errors import (
 pa = pytest.importorskip("pyarrow")
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
+LONDON = ZoneInfo("Europe/London")
+AHEAD, BEHIND = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
 T0_MS = int(T0.timestamp() * 1_000)
 
 
@@ -77,6 +80,17 @@ def numbered(*ranges: range) -> list[bytes]:
         ({"start": datetime(1969, 1, 1, tzinfo=UTC), "end": 1}, numbered(range(1), range(60, 61))),
         ({"end": datetime(1969, 1, 1, tzinfo=UTC)}, []),
         ({"start": datetime.max.replace(tzinfo=UTC)}, []),
+        ({"start": datetime.max.replace(tzinfo=BEHIND)}, []),
+        ({"end": datetime.min.replace(tzinfo=AHEAD)}, []),
+        # A zone whose offset was another one in 1970.
+        (
+            {"start": (T0 + timedelta(seconds=39)).astimezone(LONDON)},
+            numbered(range(39, 60), range(99, 100)),
+        ),
+        (
+            {"where": [("timestamp", "<", (T0 + timedelta(seconds=1)).astimezone(LONDON))]},
+            numbered(range(1), range(60, 61)),
+        ),
         ({"where": [("timestamp", ">", datetime.max.replace(tzinfo=UTC))]}, []),
         ({"start": "latest"}, []),
         ({"where": [("offset", ">=", 38), ("partition", "=", 1)]}, numbered(range(98, 100))),
