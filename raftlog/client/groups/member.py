@@ -1204,7 +1204,18 @@ class Committer:
         """Commit the offsets. Returns the errors of partitions; raises errors that concern all."""
         offsets = {tp: given for commit in commits for tp, given in commit.offsets.items()}
         deadline = max(commit.deadline for commit in commits)
-        incarnation = commits[0].incarnation
+        partitions, step = list(offsets), limits.PARTITIONS_PER_REQUEST_MAX
+        failures: dict[TopicPartition, RaftlogError] = {}
+        for start in range(0, len(partitions), step):
+            part = {tp: offsets[tp] for tp in partitions[start : start + step]}
+            failures |= await self._send_part(part, commits[0], deadline)
+        return failures
+
+    async def _send_part(
+        self, offsets: Offsets, commit: _Commit, deadline: float
+    ) -> dict[TopicPartition, RaftlogError]:
+        """Commit these offsets, which fit one request. ``commit``: one of those they are of."""
+        incarnation = commit.incarnation
         membership = self._membership
         loop = asyncio.get_running_loop()
         problem: RaftlogError = RequestTimedOutError("offset commit timed out")
@@ -1215,7 +1226,7 @@ class Committer:
             if left_s <= 0:
                 raise problem
             if credentials is not None:
-                request = self._request(credentials, offsets, commits[0].topic_ids)
+                request = self._request(credentials, offsets, commit.topic_ids)
                 try:
                     failures = await self._ask(request, timeout_ms=int(left_s * 1_000))
                     self._on_committed(

@@ -170,6 +170,21 @@ async def test_what_is_committed_at_once_goes_out_together_and_in_order(fake: Fa
         assert {error for _, error in noted} == {None}
 
 
+@runs(run)
+async def test_more_partitions_than_a_request_has_are_committed(fake: FakeCluster) -> None:
+    groups = filled(fake)
+    fake.create("many", 6_000)
+    fake.create("more", 6_000)
+    groups.know_topics()
+    both = [TopicPartition(topic, at) for topic in ("many", "more") for at in range(6_000)]
+    async with consumer_of(fake, auto_commit=False) as consumer:
+        await consumer.assign([A])
+        await consumer.commit(dict.fromkeys(both, 0))
+        assert groups.committed() == dict.fromkeys(both, 0)
+        await consumer.commit(dict.fromkeys(both[:2], 0))
+    assert [len(asked.offsets) for asked in fake.asked(OffsetCommitRequest)] == [10_000, 2_000, 2]
+
+
 def bad_offsets() -> list[tuple[Any, type[Exception], str]]:
     nowhere = TopicPartition("t", 7)
     return [
