@@ -83,7 +83,8 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
     Whole numbers from 2^63 on are unsigned, if none is negative: Arrow alone would round them.
 
     Raises ``BadValueError`` if a value is not JSON or fields differ in type, unless
-    ``null_on_error``, and ``InvalidRequestError`` if the values are not objects.
+    ``null_on_error``, and ``InvalidRequestError`` if the values are not objects, or have too many
+    levels.
     """
     import pyarrow as pa
 
@@ -107,7 +108,13 @@ def infer(values: pa.Array, *, null_on_error: bool) -> pa.Schema | None:
             f"the values are JSON of the type {rows.type}, not objects with fields. Use "
             "value='text'"
         )
-    return pa.schema(_plain(_exact(rows, present)))
+    try:
+        return pa.schema(_plain(_exact(rows, present)))
+    except (RecursionError, pa.ArrowInvalid) as error:  # Arrow's schemas have up to 64 levels
+        raise InvalidRequestError(
+            "the values have too many levels to become columns. Use value='text', or schema= with "
+            "the fields to decode"
+        ) from error
 
 
 def _from_first_good(present: pa.Array) -> pa.Array:
@@ -247,7 +254,7 @@ def _decodable(present: pa.Array, kind: Any) -> npt.NDArray[np.bool_]:
     def is_decodable(value: bytes) -> bool:
         try:
             decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         return True
 

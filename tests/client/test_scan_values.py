@@ -106,6 +106,17 @@ def test_types_are_inferred_without_guesses() -> None:
         infer(pa.array([b"1"], pa.binary()), null_on_error=False)
 
 
+def test_values_of_too_many_levels_are_refused() -> None:
+    for levels in (70, 1_200):
+        deep = b'{"id": ' + b"[" * levels + b"]" * levels + b"}"
+        with pytest.raises(InvalidRequestError, match="too many levels"):
+            infer(pa.array([deep], pa.binary()), null_on_error=False)
+    mixed = pa.array([deep, b'{"id": 1}'], pa.binary())
+    assert infer(mixed, null_on_error=True) == IDS
+    times = JsonDecoder(pa.schema([("id", pa.timestamp("us"))]), null_on_error=True)
+    assert times.decode(pa.array([deep, b"{}"], pa.binary()))[0].to_pylist() == [None, None]
+
+
 def test_text_is_utf8() -> None:
     values = pa.array(["é".encode(), b"\xff", None], pa.binary())
     assert decode_text(values, null_on_error=True).to_pylist() == ["é", None, None]
