@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
+import raftlog
 from raftlog.backup.writer import (
     LEASE,
     LEASE_MS,
     NAME,
     RENEW_MS,
-    BackupRecords,
     Chunk,
     CommittedOffset,
     Directory,
@@ -34,7 +34,6 @@ from raftlog.backup.writer import (
 )
 from raftlog.client.administration.admin import Admin
 from raftlog.client.descriptions import PartitionDescription, TopicDescription
-from raftlog.client.scan import Scan
 from raftlog.errors import InvalidRequestError, UnsupportedVersionError
 from raftlog.record import parse_header
 from raftlog.types import Offset
@@ -121,7 +120,7 @@ def test_a_batch_that_compaction_joined_during_a_backup_is_read(tmp_path: Path) 
     store.write(NAME, encode(made))
     assert [problem for _tp, _files, problem in verify(store)] == [""]
     for rows_max in (1, 100):
-        records = Scan(BackupRecords(store), "t", columns=["offset"], rows_max=rows_max)
+        records = raftlog.scan("t", directory=tmp_path, columns=["offset"], rows_max=rows_max)
         assert records.to_arrow().column("offset").to_pylist() == [3, 7, 12, 25]
 
 
