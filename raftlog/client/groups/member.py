@@ -123,7 +123,10 @@ class Membership:
         with self.lock:
             is_new = self._topics != tuple(topics)
             self._topics = tuple(topics)
-            if self.phase in (Phase.OUT, Phase.ENDED):
+            # guard: partitions of an ended membership are lost before the next one begins
+            if self.phase is Phase.ENDED and not self._is_notified:
+                self.phase, self.error = Phase.LOST, None
+            elif self.phase in (Phase.OUT, Phase.ENDED):
                 self._idle_since = now
                 self._join(now)
             elif is_new and self.phase is not Phase.LOST:

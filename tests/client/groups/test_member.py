@@ -778,6 +778,24 @@ def test_an_answer_that_is_later_than_the_session_gives_nothing_back() -> None:
     assert (beat(made, 110).member_epoch, owned(old)) == (0, {MEMBERSHIP_A})
 
 
+def test_a_subscription_after_the_end_first_takes_away_what_the_membership_had() -> None:
+    """Others may have the partitions since, and have read on."""
+    made = joined(MEMBERSHIP_A)
+    made.failed(beat(made, 100), InvalidRequestError("too many topics"), retry_at=None)
+    made.subscribe(["u", "t"], now=101)
+    assert made.beat(now=101) is None, "the application still reads as a member"
+    change = made.take()
+    assert change is not None
+    assert (set(change.lost), change.is_out, change.error) == ({MEMBERSHIP_A}, True, None)
+    made.rejoin(now=102)
+    again = beat(made, 102)
+    assert (again.member_epoch, again.topics, owned(again)) == (0, ["u", "t"], set())
+    made.answered(again, answer(1, MEMBERSHIP_A), now=102)
+    change = made.take()
+    assert change is not None
+    assert set(change.assigned) == {MEMBERSHIP_A}, "it begins at the committed offset"
+
+
 def test_another_subscription_gives_up_what_it_has_no_use_for() -> None:
     made = joined(MEMBERSHIP_A)
     made.subscribe(["u"], now=101)
