@@ -183,15 +183,17 @@ class _Produce:
                 yield partial(self._context.registry.checks.check, part.topic, config, stored)
             # guard: Kafka batches behind a refused one are out of order
             self._check_order(host, part, header)
-            done = partial(self._stored, index, part)
+            refused, place = self._reply.connection.refused_batches, (part.topic, part.partition)
             try:
                 if header.is_transactional:
+                    refused.pop(place, None)  # its coordinator may refuse it again at once
+                    done = partial(self._verified, index, part, kafka_producer_at(records))
                     self._append_in_transaction(host, stored, header, done)
                 else:
-                    append(host, stored, header, self._acks, done)
+                    append(host, stored, header, self._acks, partial(self._stored, index, part))
+                    refused.pop(place, None)
             except InvalidRequestError as error:  # of its timestamps
                 raise KafkaBatchError(str(error), KafkaBatchFault.INVALID_TIMESTAMP) from error
-            self._reply.connection.refused_batches.pop((part.topic, part.partition), None)
         except RaftlogError as error:
             self._note_refusal(part, kafka_producer_at(records))
             self._stored(index, part, error)
@@ -209,6 +211,15 @@ class _Produce:
             transactional_id=self._request.message.transactional_id or "",
             adds=self._request.version >= ADDS_PARTITION,
         )
+
+    def _verified(
+        self, index: int, part: _Part, producer: KafkaProducer, stored: Stored | RaftlogError
+    ) -> None:
+        """``_stored`` for a batch of a transaction, which may have waited for its coordinator."""
+        # guard: a Kafka batch that its coordinator refuses is a refused one
+        if isinstance(stored, RaftlogError):
+            self._note_refusal(part, producer)
+        self._stored(index, part, stored)
 
     def _note_refusal(self, part: _Part, producer: KafkaProducer) -> None:
         """Note the first refused batch of a producer. The client has sent the batches behind it

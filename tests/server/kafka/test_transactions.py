@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -601,6 +602,29 @@ def test_a_refused_transaction_stores_nothing(leader: Leader) -> None:
         leader.answer(error)
         assert leader.outcome(version).error_code == code
     assert leader.host.log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_batches_behind_one_that_the_coordinator_refuses_are_out_of_order(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, is_at_once: bool
+) -> None:
+    """They were sent before the client knew. Stored, they would leave a gap."""
+    answers = [CoordinatorLoadingError("moving"), None]
+
+    def verify(*_asked: object, done: Acknowledge, **_options: object) -> None:
+        if is_at_once:
+            done(answers.pop(0))
+        else:
+            asyncio.get_running_loop().call_soon(done, answers.pop(0))
+
+    monkeypatch.setattr(leader.coordinator, "verify", verify)
+    leader.send(b"a", sequence=4)
+    assert leader.outcome().error_code == errors.NOT_ENOUGH_REPLICAS
+    leader.send(b"b", sequence=5)
+    assert leader.outcome().error_code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    leader.send(b"a", sequence=4)
+    leader.send(b"b", sequence=5)
+    assert [leader.outcome().base_offset for _ in range(2)] == [0, 1]
 
 
 def test_a_producer_that_is_fenced_learns_that_and_not_of_a_gap(leader: Leader) -> None:
