@@ -305,9 +305,11 @@ class Fetcher:
     def _check_epochs(self, want: Wanted, batches: Sequence[Batch]) -> None:
         """Log an error if leader epochs decrease: the log was truncated and overwritten."""
         part = want.part
+        if want.generation != part.generation:
+            return  # a late response, of another position
         for batch in batches:
             epoch = batch.leader_epoch
-            if epoch < part.last_epoch and want.generation == part.generation:
+            if epoch < part.last_epoch:
                 logger.error(
                     "records lost after an unclean leader election: partition=%s offset=%d "
                     "epoch_before=%d epoch=%d. Records that were read before no longer exist",

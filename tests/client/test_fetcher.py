@@ -50,6 +50,7 @@ from tests.client.world import (
     FakeCluster,
     Peer,
     do_and_vanish,
+    hold,
     ignore,
     refuse,
     run,
@@ -566,6 +567,31 @@ def test_seeking_does_not_wait_for_the_fetch_that_is_on_its_way() -> None:
             assert now() - start < 0.1
 
     run(test)
+
+
+def test_a_late_answer_from_before_a_seek_is_not_taken_for_lost_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its records may be of a newer epoch than those that are read again."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 5)
+        log = fake.topics["t"].logs[0]
+        async with Rig(fake) as rig:
+            gate = asyncio.Event()
+            fake.next(apis.FETCH, hold(gate))
+            rig.subscription.seek(A, 5)
+            rig.fetcher.poll()
+            log.batches.append(stored_batch(5, b"x", leader_epoch=4))
+            log.end = 6
+            await asyncio.sleep(0.01)
+            rig.subscription.seek(A, 0)
+            gate.set()
+            assert await rig.read(6) == [0, 1, 2, 3, 4, 5]
+
+    run(test)
+    assert "records lost" not in caplog.text
 
 
 def test_many_seeks_at_the_end_do_not_use_up_the_fetches() -> None:
