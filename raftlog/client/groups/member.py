@@ -756,7 +756,7 @@ class Rebalancer:
         if membership.phase is Phase.IN:
             held = dict.fromkeys(self._subscription.parts, "")
             await self._notify(self.listeners.on_revoke, held, errors)
-        elif membership.phase is Phase.LOST and (change := membership.take()) is not None:
+        elif membership.phase in (Phase.LOST, Phase.ENDED) and (change := membership.take()):
             await self._notify(
                 self.listeners.on_lost or self.listeners.on_revoke, change.lost, errors
             )

@@ -298,6 +298,25 @@ async def test_a_commit_of_one_that_is_fenced_is_told_and_the_consumer_joins_aga
         assert timeline.noted == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
 
 
+@pytest.mark.parametrize("error", [UnknownMemberError("lost"), InvalidRequestError("ended")])
+@runs(run)
+async def test_closing_after_the_end_of_the_membership_tells_of_what_is_lost(
+    fake: FakeCluster, *, error: RaftlogError
+) -> None:
+    """The application has not polled since."""
+    filled(fake)
+    timeline = Timeline()
+    async with consumer_of(fake) as consumer:
+        await consumer.subscribe(["t"], **timeline.callbacks)
+        await some(consumer, 2)
+        assert consumer._member is not None
+        membership = consumer._member.membership
+        fake.next(apis.GROUP_HEARTBEAT, refuse(error))
+        await asyncio.sleep(10)
+        assert membership.phase is not Phase.IN
+    assert timeline.noted == [("assign", [0, 1]), ("lost", [0, 1])]
+
+
 def test_failing_automatic_commits_are_no_reason_to_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def test(fake: FakeCluster) -> None:
         groups = filled(fake)
