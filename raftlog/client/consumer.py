@@ -381,8 +381,7 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         """
         checked = check_partitions(partitions)
         with self._alone():
-            self._leave()
-            self._call(lambda: self._core.assign(checked))
+            self._leave(lambda: self._call(lambda: self._core.assign(checked)))
 
     def subscribe(
         self,
@@ -421,17 +420,20 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
     def unsubscribe(self) -> None:
         """Read no partitions. In a group: call ``on_revoke``, commit if ``auto_commit``, leave."""
         with self._alone():
-            self._leave()
-            self._core.assign_nothing()
+            self._leave(self._core.assign_nothing)
 
-    def _leave(self) -> None:
-        """Leave the group, if this consumer is a member."""
-        if self._member is None or self._rebalancer is None or not self._used:
-            return
-        rebalancer, errors = self._rebalancer, list[Exception]()
-        reading = run_now(rebalancer.give_up(errors, only_processed=False))
-        self._call(lambda: self._core.leave(reading))
-        run_now(rebalancer.end(errors))
+    def _leave(self, then: Callable[[], object]) -> None:
+        """Leave the group, if this consumer is a member, and call ``then``, also if a callback has
+        failed: others get the partitions.
+        """
+        errors = list[Exception]()
+        rebalancer = self._rebalancer if self._used else None
+        if rebalancer is not None:
+            reading = run_now(rebalancer.give_up(errors, only_processed=False))
+            self._call(lambda: self._core.leave(reading))
+        then()
+        if rebalancer is not None:
+            run_now(rebalancer.end(errors))
 
     def assignment(self) -> set[TopicPartition]:
         """Return the assigned partitions. In a group, they change within ``poll`` and iteration."""
@@ -1157,8 +1159,14 @@ class ConsumerCore:
             self._keeper = asyncio.ensure_future(self.cluster.keep_fresh())
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
-        for tp in partitions:
-            await self.check_partition(tp)
+        try:
+            for tp in partitions:
+                await self.check_partition(tp)
+        except BaseException:
+            # guard: an assignment that fails leaves no partitions of the group that was left
+            if self.member is not None and self._interest.topics:
+                self.assign_nothing()
+            raise
         self._interest.nothing()
         self.subscription.assign(partitions)
         if self.member is not None:

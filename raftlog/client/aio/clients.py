@@ -343,8 +343,9 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
         """See ``Consumer.assign``."""
         checked = check_partitions(partitions)
         with self._alone():
-            await self._leave()
+            errors = await self._leave()
             await self._core.assign(checked)
+            await self._end_of_leave(errors)
 
     async def subscribe(
         self,
@@ -364,14 +365,22 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
     async def unsubscribe(self) -> None:
         """See ``Consumer.unsubscribe``."""
         with self._alone():
-            await self._leave()
+            errors = await self._leave()
             self._core.assign_nothing()
+            await self._end_of_leave(errors)
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> list[Exception]:
+        """Leave the group, if this consumer is a member. Returns the exceptions of callbacks, which
+        ``_end_of_leave`` raises: others get the partitions, and it must not read on.
+        """
+        errors: list[Exception] = []
         if self._rebalancer is not None:
-            errors: list[Exception] = []
             reading = await self._rebalancer.give_up(errors, only_processed=False)
             await self._core.leave(reading)
+        return errors
+
+    async def _end_of_leave(self, errors: list[Exception]) -> None:
+        if self._rebalancer is not None:
             await self._rebalancer.end(errors)
 
     async def assignment(self) -> set[TopicPartition]:

@@ -211,6 +211,26 @@ def test_callbacks_may_commit_and_what_they_raise_is_heard(log: EmbeddedLog, top
             another.subscribe([topic], on_assign=_coroutine)
 
 
+def test_a_callback_that_fails_leaves_no_partitions_that_others_get(
+    log: EmbeddedLog, topic: str
+) -> None:
+    def revoked(_partitions: list[TopicPartition]) -> None:
+        raise ZeroDivisionError
+
+    first = TopicPartition(topic, 0)
+    with consumer_of(log, topic) as consumer:
+        consumer.subscribe([topic], on_revoke=revoked)
+        some(consumer, 4)
+        with pytest.raises(ZeroDivisionError):
+            consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        consumer.subscribe([topic], on_revoke=revoked)
+        some(consumer, 1)
+        with pytest.raises(ZeroDivisionError):
+            consumer.assign([first])
+        assert consumer.assignment() == {first}
+
+
 async def _coroutine(_partitions: list[TopicPartition]) -> None:
     raise AssertionError("it is never called")
 

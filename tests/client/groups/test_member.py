@@ -1179,6 +1179,43 @@ async def test_what_is_kept_in_a_rebalance_goes_on_from_where_it_is(fake: FakeCl
     await two.close()
 
 
+@pytest.mark.parametrize("is_assigned", [False, True])
+@runs(run)
+async def test_a_callback_that_fails_leaves_no_partitions_that_others_get(
+    fake: FakeCluster, *, is_assigned: bool
+) -> None:
+    groups = filled(fake)
+    async with consumer_of(fake) as consumer:
+        await consumer.subscribe(["t"], on_revoke=failing)
+        await some(consumer, 2)
+        with pytest.raises(ValueError, match="not revoked"):
+            await (consumer.assign([B]) if is_assigned else consumer.unsubscribe())
+        assert groups.members() == {}
+        assert await consumer.assignment() == ({B} if is_assigned else set())
+
+
+def failing(_partitions: list[TopicPartition]) -> None:
+    raise ValueError("not revoked")
+
+
+@runs(run)
+async def test_an_assignment_that_fails_leaves_no_partitions_that_others_get(
+    fake: FakeCluster,
+) -> None:
+    groups = filled(fake)
+    async with consumer_of(fake) as consumer:
+        await consumer.subscribe(["t"])
+        await some(consumer, 2)
+        with pytest.raises(UnknownPartitionError):
+            await consumer.assign([TopicPartition("t", 9)])
+        assert groups.members() == {}
+        assert await consumer.assignment() == set()
+        await consumer.assign([B])
+        with pytest.raises(UnknownPartitionError):
+            await consumer.assign([TopicPartition("t", 9)])
+        assert await consumer.assignment() == {B}, "there is no group to leave"
+
+
 @runs(run)
 async def test_a_subscription_is_changed_by_another_one(fake: FakeCluster) -> None:
     groups = filled(fake)
