@@ -39,6 +39,7 @@ from raftlog.client.groups.member import (
     CommitCallback,
     Listeners,
     Member,
+    Phase,
     Reading,
     Rebalancer,
     check_listener,
@@ -1228,7 +1229,13 @@ class ConsumerCore:
             timeout_ms = self.cluster.settings.request_timeout_ms
         is_static = self.member.settings.instance_id is not None
         epoch = AWAY_EPOCH if away and is_static else LEAVE_EPOCH
-        await self.member.leave(reading, epoch, timeout_ms=timeout_ms)
+        try:
+            await self.member.leave(reading, epoch, timeout_ms=timeout_ms)
+        except BaseException:
+            # guard: a cancelled leave leaves no partitions of the group that was left
+            if self.member.membership.phase is Phase.OUT:
+                self.assign_nothing()
+            raise
 
     async def abandon(self) -> None:
         """Close a garbage-collected consumer: leave the group, commit nothing, stop."""

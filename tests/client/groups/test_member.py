@@ -1217,6 +1217,21 @@ async def test_an_assignment_that_fails_leaves_no_partitions_that_others_get(
 
 
 @runs(run)
+async def test_a_cancelled_leave_leaves_no_partitions_that_others_get(fake: FakeCluster) -> None:
+    filled(fake)
+    async with consumer_of(fake) as consumer:
+        await consumer.subscribe(["t"])
+        await some(consumer, 2)
+        fake.always[apis.GROUP_HEARTBEAT] = ignore
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await consumer.unsubscribe()
+        assert await consumer.assignment() == set()
+        with pytest.raises(InvalidRequestError, match="no assignment"):
+            await consumer.poll(0)
+
+
+@runs(run)
 async def test_a_subscription_is_changed_by_another_one(fake: FakeCluster) -> None:
     groups = filled(fake)
     fake.create("u", 1)
