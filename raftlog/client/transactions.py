@@ -44,6 +44,7 @@ from raftlog.errors import (
     PartitionNotOwnedError,
     ProducerFencedError,
     RaftlogError,
+    RequestTimedOutError,
     RetriableError,
     StaleMemberEpochError,
     TransactionAbortedError,
@@ -231,6 +232,10 @@ class Transactions:
             raise self.offsets_refused(error) from error
         except RaftlogError as error:
             self.note_failure(error)
+            raise
+        except BaseException:
+            # guard: a cancelled commit of offsets aborts
+            self.note_failure(RequestTimedOutError("a commit of offsets was cancelled"))
             raise
 
     def offsets_refused(self, error: RaftlogError) -> TransactionAbortedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -515,6 +516,28 @@ async def test_offsets_are_committed_with_the_records(fake: FakeCluster) -> None
         assert groups.committed()[A] == 3
     assert known.visible("out") == [b"a"]
     assert all(each.require_stable for each in fake.asked(OffsetFetchRequest))
+
+
+@runs(run)
+async def test_a_cancelled_commit_of_offsets_aborts_the_transaction(fake: FakeCluster) -> None:
+    """Also if the application goes on: its records would be committed, and processed again."""
+    groups = filled(fake)
+    fake.create("out")
+    known = FakeTransactions(fake, groups)
+
+    async def work(txn: AsyncTransaction) -> None:
+        await txn.send("out", b"a")
+        fake.next(apis.TRANSACTION_OFFSET_COMMIT, ignore)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await txn.commit_offsets(consumer)
+
+    async with consumer_of(fake, auto_commit=False) as consumer, producer_of(fake) as producer:
+        await consumer.subscribe(["t"])
+        await some(consumer, 3)
+        with pytest.raises(TransactionAbortedError, match="cancelled"):
+            await in_transaction(producer, work)
+    assert (known.visible("out"), groups.committed()) == ([], {})
 
 
 @runs(run)
