@@ -661,17 +661,16 @@ class GroupShard:
         """
         self._check_started()
         producer_id = marker.producer_id
-        last, known = self._ended.pop(producer_id, None), self._open.get(producer_id)
+        last, known = self._ended.get(producer_id), self._open.get(producer_id)
         newest = max(each.coordinator_epoch for each in (last, known, marker) if each is not None)
         # guard: a replaced coordinator ends no offsets
         if marker.coordinator_epoch < newest:
-            if last is not None:
-                self._ended[producer_id] = last
             raise StaleTransactionCoordinatorError(
                 f"marker of producer id {producer_id} from a coordinator with leader epoch "
                 f"{marker.coordinator_epoch}: one with {newest} has replaced it"
             )
         self._markers_seen += 1
+        self._ended.pop(producer_id, None)  # to the end
         epoch = max(marker.producer_epoch, 0 if last is None else last.producer_epoch)
         self._ended[producer_id] = _Ended(
             epoch,

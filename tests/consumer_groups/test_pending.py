@@ -254,6 +254,23 @@ def test_a_guard_does_not_outlive_what_is_remembered(monkeypatch: pytest.MonkeyP
         scene.pend(0, guard=guard)
 
 
+def test_a_refused_marker_does_not_change_what_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an older marker is forgotten after a newer one, which then counts as not forgotten."""
+    monkeypatch.setattr(limits, "TRANSACTION_MARKERS_KEPT_MAX", 2)
+    scene = TransactionScene()
+    scene.end(producer=OTHER, by=2)
+    guard = scene.guard()
+    scene.end()
+    with pytest.raises(StaleTransactionCoordinatorError):
+        scene.end(producer=OTHER, by=1)
+    scene.end(producer=OTHER + 1)
+    scene.end(producer=OTHER + 2)
+    with pytest.raises(TransactionAbortedError):
+        scene.pend(0, guard=guard)
+
+
 def test_only_a_transaction_with_pending_offsets_is_known_to_extend_to_the_shard() -> None:
     scene = TransactionScene()
     assert not scene.guard().has_begun
