@@ -63,6 +63,7 @@ class Subscription:
         with self.lock:
             kept = {tp: self.parts.get(tp) for tp in dict.fromkeys(partitions)}
             for tp, part in self.parts.items():
+                part.assigned_id = ""  # no coordinator assigns it any more
                 if tp not in kept:
                     self._drop(part)
             policy = self._settings.auto_offset_reset

@@ -481,6 +481,26 @@ def test_an_assigned_topic_is_not_taken_for_an_older_one_of_its_name(is_seek: bo
     run(test)
 
 
+def test_a_partition_that_was_of_a_group_is_begun_anew_after_its_assignment() -> None:
+    """No coordinator assigns the new topic any more."""
+
+    async def test(fake: FakeCluster) -> None:
+        fake.create("t")
+        fill(fake, 3)
+        async with Rig(fake) as rig:
+            rig.subscription.assign(())
+            rig.subscription.add_assigned({A: rig.cluster.view.topic("t").id}, [])
+            rig.subscription.found(rig.subscription.wanted(now())[0][0], 1)
+            rig.subscription.assign([A])
+            assert await rig.read(2) == [1, 2]
+            fake.create("t")
+            fill(fake, 7)
+            async with asyncio.timeout(60):
+                assert await rig.read(7) == list(range(7))
+
+    run(test)
+
+
 def test_a_deleted_topic_is_waited_for_while_the_only_broker_starts() -> None:
     async def test(fake: FakeCluster) -> None:
         fake.create("t")
