@@ -300,7 +300,7 @@ async def test_a_commit_of_one_that_is_fenced_is_told_and_the_consumer_joins_aga
 
 @pytest.mark.parametrize("error", [UnknownMemberError("lost"), InvalidRequestError("ended")])
 @runs(run)
-async def test_closing_after_the_end_of_the_membership_tells_of_what_is_lost(
+async def test_closing_after_the_end_of_the_membership_calls_on_lost(
     fake: FakeCluster, *, error: RaftlogError
 ) -> None:
     """The application has not polled since."""
