@@ -592,12 +592,21 @@ def campaign(options: CampaignOptions) -> list[Row]:
     rows: list[Row] = []
     lock = threading.Lock()
     numbers = iter(range(options.seed, sys.maxsize))
+    started: list[subprocess.Popen[bytes]] = []
+    is_ending = threading.Event()
+
+    def begun(process: subprocess.Popen[bytes]) -> None:
+        started.append(process)
+        if is_ending.is_set():  # since the loop below
+            process.terminate()
 
     def work() -> None:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not is_ending.is_set():
             with lock:
                 seed = next(numbers)
-            row = run_campaign(turns[seed % len(turns)], seed, options)
+            row = run_campaign(turns[seed % len(turns)], seed, options, begun)
+            if is_ending.is_set():
+                return
             with lock:
                 rows.append(row)
                 (options.directory / "campaign.md").write_text(table(rows))
@@ -605,8 +614,14 @@ def campaign(options: CampaignOptions) -> list[Row]:
 
     with ThreadPoolExecutor(options.jobs, thread_name_prefix="campaign") as pool:
         futures: list[Future[None]] = [pool.submit(work) for _ in range(options.jobs)]
-    for future in futures:
-        future.result()
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:  # Ctrl-C, or options that a run refuses
+            is_ending.set()
+            for process in started:
+                process.terminate()  # it stops its brokers
+            raise
     return rows
 
 
@@ -646,7 +661,12 @@ def runnable(mixes: Iterable[Mix], missing: Mapping[str, str]) -> tuple[list[Mix
     return found, notes
 
 
-def run_campaign(mix: Mix, seed: int, options: CampaignOptions) -> Row:
+def run_campaign(
+    mix: Mix,
+    seed: int,
+    options: CampaignOptions,
+    on_start: Callable[[subprocess.Popen[bytes]], object] = lambda _process: None,
+) -> Row:
     """Execute one run in a separate process. Raises ``ValueError`` for contradictory options."""
     directory = options.directory / f"{seed:05d}-{mix.name.replace(' ', '-')}"
     command = [sys.executable, "-m", "raftlog", "chaos", "run", *mix.arguments()]
@@ -654,17 +674,20 @@ def run_campaign(mix: Mix, seed: int, options: CampaignOptions) -> Row:
     began = time.monotonic()
     said = directory.with_suffix(".txt")
     with said.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # the brokers inherit it
+            process_group=0,  # Ctrl-C signals the campaign only, which then stops its runs
+        )
+        on_start(process)
         try:
-            status: int | None = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=options.run_s + OVERHEAD_S,
-                check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # the brokers inherit it
-            ).returncode
+            status: int | None = process.wait(options.run_s + OVERHEAD_S)
         except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
             status = None
     seconds = time.monotonic() - began
     verdict = "the run hung" if status is None else STATUS.get(status, f"exit status {status}")

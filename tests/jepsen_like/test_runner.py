@@ -6,8 +6,10 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,7 @@ from raftlog.testing import Cluster, cluster
 from raftlog.testing import history as keys
 from raftlog.testing import history as values
 from raftlog.testing.checker.judge import judge, judge_file
+from raftlog.testing.cluster import wait_until
 from raftlog.testing.history import (
     AnyEntry,
     Append,
@@ -266,6 +269,30 @@ def test_options_that_are_refused_end_the_campaign(
     monkeypatch.setattr(runner.sys, "executable", str(program))
     with pytest.raises(ValueError, match="no such workload"):
         campaign(campaign_options(tmp_path))
+
+
+@pytest.mark.integration
+def test_ctrl_c_ends_the_runs_and_starts_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, notes = tmp_path / "program", tmp_path / "notes"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'echo ended >> {notes}; exit 143' TERM\n"
+        f"echo started >> {notes}\nwhile :; do sleep 0.01; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(runner.sys, "executable", str(program))
+
+    def interrupt() -> None:
+        wait_until(notes.exists, what="a run has started")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    user = threading.Thread(target=interrupt)
+    user.start()
+    with pytest.raises(KeyboardInterrupt):
+        campaign(campaign_options(tmp_path))
+    user.join()
+    assert notes.read_text().split() == ["started", "ended"]
 
 
 def test_the_table_has_every_run_and_the_sums() -> None:
