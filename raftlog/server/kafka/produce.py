@@ -216,8 +216,8 @@ class _Produce:
         self, index: int, part: _Part, producer: KafkaProducer, stored: Stored | RaftlogError
     ) -> None:
         """``_stored`` for a batch of a transaction, which may have waited for its coordinator."""
-        # guard: a Kafka batch that its coordinator refuses is a refused one
         if isinstance(stored, RaftlogError):
+            # guard: a Kafka batch that its coordinator refuses is a refused one
             self._note_refusal(part, producer)
         self._stored(index, part, stored)
 
