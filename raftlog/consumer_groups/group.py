@@ -1087,15 +1087,14 @@ def check_committer(
     ``GroupNotEmptyError``, ``StaleMemberEpochError``, ``FencedMemberError``,
     ``UnknownMemberError``, ``InstanceFencedError`` or ``RebalanceInProgressError``.
     """
-    has_instance = is_transactional and instance_id is not None
-    if not member_id and (member_epoch >= 0 or has_instance):
-        raise UnknownMemberError(
-            f"commit in group {group_id!r} with generation {member_epoch} and instance ID "
-            f"{instance_id!r}, but without a member ID. Pass what the consumer says of itself"
-        )
-    if not member_id and is_transactional:
-        return
     if not member_id:
+        if member_epoch >= 0 or (is_transactional and instance_id is not None):
+            raise UnknownMemberError(
+                f"commit in group {group_id!r} with generation {member_epoch} and instance ID "
+                f"{instance_id!r}, but without a member ID. Pass what the consumer says of itself"
+            )
+        if is_transactional:
+            return
         if member_epoch != NO_MEMBER_EPOCH:
             raise InvalidRequestError(
                 f"commit with member epoch {member_epoch} and no member ID. Members must send "
