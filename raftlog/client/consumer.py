@@ -381,8 +381,8 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
         no broker can be reached.
         """
         checked = check_partitions(partitions)
-        with self._alone():
-            self._leave(lambda: self._call(lambda: self._core.assign(checked)))
+        with self._alone(), self._left():
+            self._call(lambda: self._core.assign(checked))
 
     def subscribe(
         self,
@@ -420,19 +420,20 @@ class Consumer(ConsumerBase[K, V], ThreadedClient, Iterator[ConsumerRecord[K, V]
 
     def unsubscribe(self) -> None:
         """Read no partitions. In a group: call ``on_revoke``, commit if ``auto_commit``, leave."""
-        with self._alone():
-            self._leave(self._core.assign_nothing)
+        with self._alone(), self._left():
+            self._core.assign_nothing()
 
-    def _leave(self, then: Callable[[], object]) -> None:
-        """Leave the group, if this consumer is a member, and call ``then``, also if a callback has
-        failed: others get the partitions.
+    @contextmanager
+    def _left(self) -> Iterator[None]:
+        """Leave the group, if this consumer is a member, before the block. Exceptions of callbacks
+        are raised after it: others get the partitions, and the consumer must not read on.
         """
         errors = list[Exception]()
         rebalancer = self._rebalancer if self._used else None
         if rebalancer is not None:
             reading = run_now(rebalancer.give_up(errors, only_processed=False))
             self._call(lambda: self._core.leave(reading))
-        then()
+        yield
         if rebalancer is not None:
             run_now(rebalancer.end(errors))
 

@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
@@ -343,9 +343,8 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
         """See ``Consumer.assign``."""
         checked = check_partitions(partitions)
         with self._alone():
-            errors = await self._leave()
-            await self._core.assign(checked)
-            await self._end_of_leave(errors)
+            async with self._left():
+                await self._core.assign(checked)
 
     async def subscribe(
         self,
@@ -365,21 +364,17 @@ class AsyncConsumer(LoopBound, ConsumerBase[K, V], AsyncIterator[ConsumerRecord[
     async def unsubscribe(self) -> None:
         """See ``Consumer.unsubscribe``."""
         with self._alone():
-            errors = await self._leave()
-            self._core.assign_nothing()
-            await self._end_of_leave(errors)
+            async with self._left():
+                self._core.assign_nothing()
 
-    async def _leave(self) -> list[Exception]:
-        """Leave the group, if this consumer is a member. Returns the exceptions of callbacks, which
-        ``_end_of_leave`` raises: others get the partitions, and it must not read on.
-        """
+    @asynccontextmanager
+    async def _left(self) -> AsyncIterator[None]:
+        """See ``Consumer._left``."""
         errors: list[Exception] = []
         if self._rebalancer is not None:
             reading = await self._rebalancer.give_up(errors, only_processed=False)
             await self._core.leave(reading)
-        return errors
-
-    async def _end_of_leave(self, errors: list[Exception]) -> None:
+        yield
         if self._rebalancer is not None:
             await self._rebalancer.end(errors)
 
