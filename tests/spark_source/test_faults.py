@@ -345,6 +345,8 @@ def test_a_stream_after_a_shuffle_stores_each_row_once(tmp_path: Path, sink: str
 
 
 Strikes = list[Callable[[], object]]
+# Spark waits 10 s for a Python worker. On a busy machine it may need more, and the driver dies.
+PYTHON_TOO_LATE = "Python worker failed to connect back"
 
 
 @contextlib.contextmanager
@@ -371,8 +373,10 @@ def known_topics(seed: int) -> Iterator[tuple[Cluster, Callable[[], None]]]:
 
 def run_truth(brokers: Cluster, folder: Path, strikes: Strikes, *master: str) -> int:
     """Run the program to its end, and the next of ``strikes`` after every 4 batches. It is killed
-    and started again where that is ``kill_driver``. Returns how often it was started.
+    and started again where that is ``kill_driver``. Returns how often it was started, without the
+    starts that Spark ended by its own time limit.
     """
+    too_late = 0
     arguments = [sys.executable, "-m", "tests.spark_source.truth", brokers.bootstrap, str(folder)]
     due = {4 * number: strike for number, strike in enumerate(strikes, 1)}
     for starts in itertools.count(1):
@@ -389,9 +393,13 @@ def run_truth(brokers: Cluster, folder: Path, strikes: Strikes, *master: str) ->
         try:
             if strike_until_dead(process, due, folder):
                 continue
-            assert process.wait(900) == 0, log.read_text()[-4_000:]
+            status, said = process.wait(900), log.read_text()
+            if status and PYTHON_TOO_LATE in said and too_late < 2:
+                too_late += 1
+                continue
+            assert status == 0, said[-4_000:]
             assert not due, f"it ended after {batches_done(folder)} batches"
-            return starts
+            return starts - too_late
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
