@@ -22,7 +22,7 @@ from raftlog.client.cluster import Cluster, TopicView
 from raftlog.client.connection import SILENCE_S
 from raftlog.client.consumer import Checked, ConsumerCore
 from raftlog.client.defaults import CLIENT_ID_DEFAULT
-from raftlog.client.requests import try_offsets
+from raftlog.client.requests import At, try_offsets
 from raftlog.client.settings import (
     DAY_MS,
     Bootstrap,
@@ -45,7 +45,7 @@ from raftlog.errors import (
     UnknownTopicError,
 )
 from raftlog.protocol import api as apis
-from raftlog.protocol.records import MetadataRequest, MetadataResponse
+from raftlog.protocol.records import MetadataRequest, MetadataResponse, OffsetAnswer
 from raftlog.protocol.schema import PartitionRange
 from raftlog.record.arrow import schema_of
 from raftlog.types import LeaderEpoch, Offset, TopicPartition
@@ -78,6 +78,7 @@ class PartitionReader(PlainClient):
         read_from: str = "replica",
         client_rack: str | None = None,
         check_crcs: bool = True,
+        isolation: str = "committed",
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = limits.FETCH_BYTES_MAX,
         max_partition_fetch_bytes: int = _PARTITION_FETCH_BYTES,
@@ -377,7 +378,7 @@ class Lookout:
         self._core.wake()
         await _refresh(cluster)
         _check_id(wanted, cluster.view.topic(tp.topic).id)
-        answer = (await try_offsets(cluster, {tp: "latest"}, patience_ms=_ANSWER_MS))[tp]
+        answer = await self._ask(tp, "latest")
         if isinstance(answer, RaftlogError):
             return str(answer)
         if answer.offset >= wanted.end:
@@ -394,7 +395,7 @@ class Lookout:
         cluster, tp = self._core.cluster, wanted.tp
         await _refresh(cluster)
         _check_id(wanted, cluster.view.topic(tp.topic).id)
-        first, last = await _bounds(cluster, tp)
+        first, last = await self._bounds(tp)
         if first is not None and wanted.fetched < first:
             raise OffsetOutOfRangeError(
                 f"{tp}: offset {wanted.fetched} is below the log start offset {first}. Retention "
@@ -408,6 +409,21 @@ class Lookout:
             ) from error
         await asyncio.sleep(cluster.backoff_seconds(1))
         self._core.begin_range(tp, wanted.fetched, wanted.end, wanted.served_by)
+
+    async def _bounds(self, tp: TopicPartition) -> tuple[Offset | None, Offset | None]:
+        """Return the leader's start and end offset; None for a missing response."""
+        answers = await asyncio.gather(self._ask(tp, "earliest"), self._ask(tp, "latest"))
+        first, last = (None if isinstance(each, RaftlogError) else each.offset for each in answers)
+        return first, last
+
+    async def _ask(self, tp: TopicPartition, at: At) -> OffsetAnswer | RaftlogError:
+        """Query the leader for an offset, as a reader of this isolation sees it."""
+        core = self._core
+        isolation = core.settings.isolation
+        answers = await try_offsets(
+            core.cluster, {tp: at}, patience_ms=_ANSWER_MS, isolation=isolation
+        )
+        return answers[tp]
 
 
 def _check_id(wanted: Range, topic_id: str) -> None:
@@ -430,19 +446,6 @@ async def _refresh(cluster: Cluster) -> None:
     with suppress(TimeoutError, RetriableError, OutcomeUnknownError):
         async with asyncio.timeout(SILENCE_S):
             await cluster.refresh(rotate=True)
-
-
-async def _bounds(cluster: Cluster, tp: TopicPartition) -> tuple[Offset | None, Offset | None]:
-    """Return the leader's start and end offset; None for a missing response."""
-    answers = await asyncio.gather(
-        try_offsets(cluster, {tp: "earliest"}, patience_ms=_ANSWER_MS),
-        try_offsets(cluster, {tp: "latest"}, patience_ms=_ANSWER_MS),
-    )
-    first, last = (answer[tp] for answer in answers)
-    return (
-        None if isinstance(first, RaftlogError) else first.offset,
-        None if isinstance(last, RaftlogError) else last.offset,
-    )
 
 
 # -- range reader ----------------------------------------------------------------------------------

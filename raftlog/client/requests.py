@@ -399,14 +399,18 @@ async def list_offsets(
 
 
 async def try_offsets(
-    cluster: Cluster, queries: Mapping[TopicPartition, At], *, patience_ms: int
+    cluster: Cluster,
+    queries: Mapping[TopicPartition, At],
+    *,
+    patience_ms: int,
+    isolation: Isolation = "committed",
 ) -> dict[TopicPartition, OffsetAnswer | RaftlogError]:
     """Return the response for each partition, or its error after ``patience_ms``."""
-    return await _asking_offsets(cluster, queries).outcomes(patience_ms)
+    return await _asking_offsets(cluster, queries, isolation).outcomes(patience_ms)
 
 
 def _asking_offsets(
-    cluster: Cluster, queries: Mapping[TopicPartition, At], isolation: Isolation = "committed"
+    cluster: Cluster, queries: Mapping[TopicPartition, At], isolation: Isolation
 ) -> _Asking[OffsetAnswer]:
     def request(partitions: Sequence[TopicPartition]) -> Message:
         return ListOffsetsRequest(

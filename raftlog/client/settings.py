@@ -366,11 +366,6 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         raise InvalidRequestError(
             f"read_from={read_from!r} is not valid. Set 'leader' or 'replica'"
         )
-    isolation = arguments.get("isolation", "committed")
-    if isolation not in ISOLATIONS:
-        raise InvalidRequestError(
-            f"isolation={isolation!r} is not valid. Set 'committed' or 'uncommitted'"
-        )
     if rack is not None and not isinstance(rack, str):
         raise TypeError(
             f"client_rack={rack!r} is not a str. Set the `rack` value of the nearest brokers"
@@ -386,8 +381,18 @@ def consumer_settings(arguments: Arguments) -> ConsumerSettings:
         max_partition_fetch_bytes=_integer(arguments, "max_partition_fetch_bytes", 1, bytes_max),
         read_from=read_from,
         client_rack=rack,
-        isolation=isolation,
+        isolation=isolation_of(arguments.get("isolation", "committed")),
     )
+
+
+def isolation_of(given: Any) -> Isolation:
+    """Return ``given``, if it is an isolation. Raises ``InvalidRequestError``."""
+    if given not in ISOLATIONS:
+        raise InvalidRequestError(
+            f"isolation={given!r} is not valid. Set 'committed' or 'uncommitted'"
+        )
+    found: Isolation = given
+    return found
 
 
 def group_settings(arguments: Arguments) -> GroupSettings | None:

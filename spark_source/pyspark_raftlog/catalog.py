@@ -24,7 +24,7 @@ from raftlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftlog.types import Offset, TimestampMs, is_internal_topic
+from raftlog.types import Isolation, Offset, TimestampMs, is_internal_topic
 
 T = TypeVar("T")
 
@@ -112,12 +112,15 @@ class Catalog:
         """Return the log start offset of each partition."""
         return self._ends(dict.fromkeys(partitions, "earliest"))
 
-    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
+    def latest(
+        self, partitions: Iterable[TopicPartition], *, isolation: Isolation = "committed"
+    ) -> dict[TopicPartition, Offset]:
         """Return the end of each partition by its leader: one after the last committed record.
 
-        Linearizable: a later query never returns a lower end.
+        ``isolation``: with "uncommitted", also records behind an open transaction. Linearizable: a
+        later query never returns a lower end.
         """
-        return self._ends(dict.fromkeys(partitions, "latest"))
+        return self._ends(dict.fromkeys(partitions, "latest"), isolation)
 
     def at_times(
         self, times: Mapping[TopicPartition, TimestampMs]
@@ -149,8 +152,12 @@ class Catalog:
         """Close the admin client. Idempotent."""
         self._admin.close()
 
-    def _ends(self, queries: Mapping[TopicPartition, At]) -> dict[TopicPartition, Offset]:
-        found = self._persist(lambda: self._admin.list_offsets(queries)) if queries else {}
+    def _ends(
+        self, queries: Mapping[TopicPartition, At], isolation: Isolation = "committed"
+    ) -> dict[TopicPartition, Offset]:
+        if not queries:
+            return {}
+        found = self._persist(lambda: self._admin.list_offsets(queries, isolation=isolation))
         return {tp: hit.offset if hit else 0 for tp, hit in found.items()}
 
     def _persist(self, attempt: Callable[[], T]) -> T:

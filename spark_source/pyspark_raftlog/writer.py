@@ -315,7 +315,9 @@ def _with_ends(topics: Mapping[str, PlannedTopic], catalog: Catalog) -> dict[str
         name: [TopicPartition(name, number) for number in range(topic.partition_count)]
         for name, topic in topics.items()
     }
-    ends = catalog.latest(tp for tps in partitions.values() for tp in tps)
+    everywhere = [tp for tps in partitions.values() for tp in tps]
+    # Records of earlier runs can be behind an open transaction of another producer.
+    ends = catalog.latest(everywhere, isolation="uncommitted")
     return {
         name: topic._replace(ends=tuple(ends[tp] for tp in partitions[name]))
         for name, topic in topics.items()
@@ -323,9 +325,14 @@ def _with_ends(topics: Mapping[str, PlannedTopic], catalog: Catalog) -> dict[str
 
 
 def connection_of_sink(options: SinkOptions) -> Connection:
-    """Return the connection that the options of a write describe."""
+    """Return the connection that the options of a write describe.
+
+    Its range readers do not wait for the open transactions of others: what a write stores by name
+    is in no transaction.
+    """
     settings = tuple(each for each in options.settings if each[0] in CONNECTION_SETTINGS)
-    return Connection(options.bootstrap, connecting=settings)
+    reading = (("isolation", "uncommitted"),)
+    return Connection(options.bootstrap, connecting=settings, reading=reading)
 
 
 # -- one attempt of a task -------------------------------------------------------------------------

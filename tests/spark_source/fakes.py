@@ -70,7 +70,7 @@ class FakeAdmin:
         return sorted(self.topics)
 
     def list_offsets(
-        self, queries: Mapping[TopicPartition, object]
+        self, queries: Mapping[TopicPartition, object], *, isolation: str = "committed"
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         self._called("list_offsets")
         hits = {tp: self.topics[tp.topic][tp.partition].at(at) for tp, at in queries.items()}

@@ -42,7 +42,7 @@ from pyspark_raftlog.writer import (
     settle,
     write_rows,
 )
-from raftlog import Admin, ConsumerRecord, TopicListing, TopicPartition
+from raftlog import Admin, ConsumerRecord, Producer, TopicListing, TopicPartition
 from raftlog.client.resumable import ResumableProducer
 from raftlog.errors import (
     BrokerUnavailableError,
@@ -445,7 +445,7 @@ def test_a_topic_that_rows_may_not_name_does_not_stop_a_write(
         def matching(self, matches: object) -> dict[str, TopicListing]:
             return {"t": TopicListing("t", "id", 2)}
 
-        def latest(self, partitions: object) -> dict[TopicPartition, int]:
+        def latest(self, partitions: object, *, isolation: str) -> dict[TopicPartition, int]:
             raise LeaderNotAvailableError("t:0 has no leader")
 
         def close(self) -> None:
@@ -667,6 +667,41 @@ def test_a_late_task_stores_no_row_again_after_its_retry_has_ended(
     late.forget()
     assert stored_values(brokers.bootstrap, topic) == sorted(value.decode() for _, value in rows)
     assert settle(plan, [retry()]) == (20_000, 20_000, 0)
+
+
+@pytest.mark.spark
+def test_a_repeated_write_does_not_wait_for_transactions_of_others(
+    brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    """Its records are behind one that is open, where readers of committed records do not come."""
+    topic = new_topic(1)
+    once = {"idempotenceId": "a", "idempotenceVersion": "1"}
+    options = options_of(topic, **once, **{"bootstrap.servers": brokers.bootstrap})
+    rows: list[tuple[str | None, bytes | None]] = [(None, b"%d" % n) for n in range(10)]
+
+    def run(*tasks: Sequence[tuple[str | None, bytes | None]]) -> tuple[int, ...]:
+        plan = plan_write(options, SCHEMA)
+        reports = [
+            write_rows(
+                plan,
+                iter([batch_of(part)]),
+                name=f"spark-batch:{topic}:{number}",
+                epoch=0,
+                spark_partition=number,
+                first=0,
+            )
+            for number, part in enumerate(tasks)
+        ]
+        return settle(plan, reports)
+
+    producer = Producer(brokers.bootstrap, transactional_id=topic)
+    with producer, producer.transaction() as open_one:
+        open_one.send(topic, b"10")
+        producer.flush()
+        assert run(rows) == (10, 0, 0)
+        assert run(rows) == (10, 10, 0)
+        assert run([], rows[:4], rows[4:]) == (10, 10, 0), "in other tasks"
+    assert stored_values(brokers.bootstrap, topic) == sorted(str(n) for n in range(11))
 
 
 @pytest.mark.spark

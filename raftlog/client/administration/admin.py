@@ -57,6 +57,7 @@ from raftlog.client.settings import (
     SecurityArguments,
     connection_settings,
     integer,
+    isolation_of,
     operator_secret,
     parse_bootstrap,
 )
@@ -109,6 +110,7 @@ from raftlog.security.acl import Acl, AclFilter, Operation, ResourceType
 from raftlog.security.producer_ids import NAMED_ID_BASE
 from raftlog.security.quota import QuotaEntity, QuotaKey
 from raftlog.types import (
+    Isolation,
     NewTopic,
     Offset,
     OffsetAndMetadata,
@@ -432,12 +434,14 @@ class AsyncAdmin(LoopBound, AdminBase):
         return {tp: answers[tp].log_start_offset for tp in offsets}
 
     async def list_offsets(
-        self, queries: Mapping[TopicPartition, At]
+        self, queries: Mapping[TopicPartition, At], *, isolation: Isolation = "committed"
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the offset of each partition at a given place.
 
         ``queries``: for each partition "earliest", "latest" (the end), or a time in ms since 1970,
             which selects the first record at or after it.
+        ``isolation``: "committed": the end is before the first open transaction; "uncommitted": it
+            is behind all records.
 
         A result is None if no record is at or after the time. The timestamp of a result is -1
         unless the query is a time. Raises ``UnknownTopicError`` or ``UnknownPartitionError`` if the
@@ -456,7 +460,7 @@ class AsyncAdmin(LoopBound, AdminBase):
                 strict=True,
             )
         )
-        answers = await list_offsets(self._cluster, wanted)
+        answers = await list_offsets(self._cluster, wanted, isolation=isolation_of(isolation))
         return {
             tp: None
             if answers[tp].offset < 0
