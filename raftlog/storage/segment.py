@@ -140,7 +140,9 @@ class Segment:
         if header.record_count:  # else compaction has removed its records, and their timestamps
             age_ms = min(age_ms, header.newest_timestamp_ms)
         summary.newest_age_ms = max(summary.newest_age_ms, age_ms)
-        summary.newest_timestamp_ms = max(summary.newest_timestamp_ms, header.newest_timestamp_ms)
+        if not header.is_control:
+            newest_ms = max(summary.newest_timestamp_ms, header.newest_timestamp_ms)
+            summary.newest_timestamp_ms = newest_ms
         summary.log_bytes = position + header.length
         summary.next_offset = header.next_offset
         summary.chain = header.chain
@@ -245,7 +247,8 @@ class Segment:
         self, timestamp_ms: TimestampMs, *, from_offset: Offset
     ) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends after ``from_offset`` and has a
-        record with a timestamp of at least ``timestamp_ms``, or None. Raises ``DamagedLogError``.
+        record with a timestamp of at least ``timestamp_ms``, or None. Markers of transactions are
+        no records: theirs are the times of commits. Raises ``DamagedLogError``.
         """
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
@@ -253,7 +256,7 @@ class Segment:
         for position, header in self.headers(start):
             if header.next_offset <= from_offset:
                 continue
-            if header.newest_timestamp_ms >= timestamp_ms:
+            if header.newest_timestamp_ms >= timestamp_ms and not header.is_control:
                 return position, header
             # Only the CRC of the whole batch covers its timestamps. After ``end`` there can be any
             # number of batches, but only if the first such record is below ``from_offset``.

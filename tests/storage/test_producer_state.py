@@ -50,6 +50,7 @@ from tests.storage.logs import (
     fill,
     killed,
     open_log,
+    searched,
     sim_disk,
     stored,
     values,
@@ -755,6 +756,23 @@ def test_the_stable_offset_waits_for_the_oldest_transaction() -> None:
     assert stable(log) == 2
     end(log, OTHER, commit=False)
     assert stable(log) == log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("restart", [lambda disk: None, killed])
+def test_a_time_is_not_that_of_a_marker(restart: Callable[[SimDisk], Log | None]) -> None:
+    """A marker has the time of its commit, and records may be older than those before them."""
+    disk = sim_disk()
+    log = open_log(disk)
+    for number in range(4):
+        value = {"producer": (ONE, 0, number), "is_transactional": True}
+        append(log, BIG, timestamps_ms=NOW_MS - 90 + number, **value)
+        end(log, ONE, commit=True)
+    log.sync()
+    log = restart(disk) or log
+    for number in range(5):
+        found = searched(log.offset_for_timestamp(NOW_MS - 90 + number, end_offset=8))
+        assert found == (None if number == 4 else (2 * number, NOW_MS - 90 + number))
+    assert log.newest_timestamp_ms == NOW_MS - 87
 
 
 def test_a_marker_counts_once_it_is_committed() -> None:
