@@ -566,7 +566,9 @@ def _judge(
     now: Extent,
     options: SourceOptions,
 ) -> Verdict:
-    latest = now.latest[tp]
+    earliest, latest = now.earliest[tp], now.latest[tp]
+    if end < start == earliest:
+        start = 0  # all that was to be read was deleted: that is a loss, and no wrong option
     wanted = PartitionRange(tp.topic, topic_id, tp.partition, start, end)
     if start > latest:
         what = (
@@ -581,5 +583,5 @@ def _judge(
             f"({options.starting_option}), end offset {end} ({options.ending_option}): the "
             "end is before the start. Change one of them"
         )
-    there = PartitionNow(topic_id, now.earliest[tp], latest)
+    there = PartitionNow(topic_id, earliest, latest)
     return judge(wanted, there, asked_by=options.ending_option)

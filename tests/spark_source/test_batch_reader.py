@@ -80,6 +80,18 @@ def test_an_end_before_the_start_names_the_partition_and_both_options() -> None:
             [(2, 30)],
         ),
         (
+            {"endingOffsets": '{"b":{"0":1}}'},
+            LossKind.AGED_OUT,
+            "requested offsets 0, but its log has offsets 2 to 29",
+            [],
+        ),
+        (
+            {"startingTimestamp": "3", "endingOffsets": '{"b":{"0":1}}'},
+            LossKind.AGED_OUT,
+            "requested offsets 0, but its log has offsets 2 to 29",
+            [],
+        ),
+        (
             {"endingOffsets": '{"b":{"0":31}}'},
             LossKind.BEYOND_END,
             "endingOffsets: .*'b'",
