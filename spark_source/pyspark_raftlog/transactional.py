@@ -39,7 +39,6 @@ from pyspark_raftlog.routing import (
     SinkColumns,
     TopicShape,
     blocks_of,
-    chunk_bytes,
     sink_columns,
 )
 from pyspark_raftlog.writer import (
@@ -51,9 +50,11 @@ from pyspark_raftlog.writer import (
     check_reports,
     connection_of_sink,
     encode_chunk,
+    shape_of,
 )
 from raftlog import TopicPartition, limits
 from raftlog.client.resumable import Step, StepProducer
+from raftlog.client.settings import BATCH_BYTES_MIN
 from raftlog.clock import SystemClock
 from raftlog.errors import ProducerFencedError, UnsupportedFeatureError
 from raftlog.record import BatchBody
@@ -101,15 +102,9 @@ def plan_stage(options: SinkOptions, schema: StructType) -> StagePlan:
     with clients.catalogs.lend(connection_of_sink(options)) as catalog:
         listed = catalog.topics([topic])[topic]
         (described,) = catalog.admin.describe_topics([topic])
-    settings: dict[str, Any] = options.producer_settings()
-    size = chunk_bytes(
-        partition_count=listed.partition_count,
-        max_message_bytes=min(
-            int(described.config["max.message.bytes"]),
-            settings.get("batch_bytes_max", limits.BATCH_BYTES_MAX),
-        ),
-    )
-    return StagePlan(options, columns, topic, listed.id, TopicShape(listed.partition_count, size))
+    message_bytes = int(described.config["max.message.bytes"])
+    shape = shape_of(options, listed.partition_count, message_bytes)
+    return StagePlan(options, columns, topic, listed.id, shape)
 
 
 def stage(
@@ -185,6 +180,7 @@ def publish(
     settings: dict[str, Any] = plan.options.producer_settings()
     for own in OWN_SETTINGS:
         settings.pop(own, None)
+    settings["batch_bytes_max"] = BATCH_BYTES_MIN  # batches are already encoded
     producer = StepProducer(
         plan.options.bootstrap, transactional_id=transactional_id, linger_ms=0, **settings
     )

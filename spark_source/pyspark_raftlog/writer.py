@@ -221,6 +221,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 # Settings that this module applies; it passes all others to the producer.
 OWN_SETTINGS: Final = ("compression_level", "batch_bytes_max")
+BYTES_SETTINGS: Final = ("batch_bytes_max", "buffer_memory")  # limits of a batch
 
 DRIVER: Final = MEMBERS - 1  # member of a write's name under which its driver writes
 # Partitions of all topics in the plan of a write; with more of them, it has no topics.
@@ -412,6 +413,16 @@ class Appender(Protocol):
 Recall: TypeAlias = Callable[[Extent], Iterator[pa.RecordBatch]]
 
 
+def shape_of(options: SinkOptions, partition_count: int, max_message_bytes: int) -> TopicShape:
+    """Return the shape of a topic. A batch fits in the topic, and in the producer's memory."""
+    settings = options.producer_settings()
+    bytes_max = [int(settings.get(name, max_message_bytes)) for name in BYTES_SETTINGS]
+    size = chunk_bytes(
+        partition_count=partition_count, max_message_bytes=min(max_message_bytes, *bytes_max)
+    )
+    return TopicShape(partition_count, size)
+
+
 class _Sender:
     """Appends runs of records in chunks of one batch each."""
 
@@ -419,16 +430,14 @@ class _Sender:
         self._plan = plan
         self._producer = producer
         self._now_ms = now_ms
-        settings = plan.options.producer_settings()
-        self._level: Any = settings.get("compression_level")
-        self._batch_bytes_max: Any = settings.get("batch_bytes_max", limits.BATCH_BYTES_MAX)
+        self._level: Any = plan.options.producer_settings().get("compression_level")
         self._in_flight: deque[DeliveryFuture] = deque()
         self._chunker = Chunker()
 
     def shape(self, topic: str, partition_count: int) -> TopicShape:
-        message_bytes = min(self._producer.max_message_bytes(topic), self._batch_bytes_max)
-        size = chunk_bytes(partition_count=partition_count, max_message_bytes=message_bytes)
-        return TopicShape(partition_count, size)
+        return shape_of(
+            self._plan.options, partition_count, self._producer.max_message_bytes(topic)
+        )
 
     def add(self, run: Run, shape: TopicShape) -> None:
         self._send(self._chunker.add(run, chunk_bytes=shape.chunk_bytes))

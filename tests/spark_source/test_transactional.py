@@ -186,7 +186,8 @@ def test_a_batch_write_has_a_version_that_increases(
     late = writer("1", topic)
     with pytest.raises(ProducerFencedError, match="versions increase"):
         late.commit([staged(late._plan, 0, 5)])
-    anonymous = TransactionalBatchWriter(sink(brokers, topic), SCHEMA, overwrite=False)
+    little = {"raftlog.buffer.memory": "1024"}
+    anonymous = TransactionalBatchWriter(sink(brokers, topic, **little), SCHEMA, overwrite=False)
     for _ in range(2):
         anonymous.commit([staged(anonymous._plan, 0, 5)])
     assert len(stored_values(brokers.bootstrap, topic)) == 20

@@ -369,6 +369,7 @@ def test_batches_are_as_large_as_the_topic_and_the_options_allow() -> None:
     for producer, plan in (
         (FakeProducer({}, message_bytes_max=3_000), plan_of(**plain)),
         (FakeProducer({}), plan_of(**plain, **{"raftlog.batch.bytes.max": "3000"})),
+        (FakeProducer({}), plan_of(**plain, **{"raftlog.buffer.memory": "3000"})),
     ):
         attempt(producer, [batch_of(rows)], plan)
         sizes = [body.size_bytes for body in producer.bodies]
