@@ -128,7 +128,7 @@ class Hidden(str):
 
 
 class Texts:
-    """Options by case-insensitive name. Spaces around their values are removed."""
+    """Options by case-insensitive name. Spaces around their values are removed, not of secrets."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises ``InvalidRequestError`` for an option that has two values, by two names or in
@@ -136,7 +136,8 @@ class Texts:
         self._texts: dict[str, str] = {}
         for name, text in options.items():
             low = ALIASES.get(name.lower(), name.lower())
-            if self._texts.setdefault(low, text.strip()) != text.strip():
+            value = text if setting_name(low) in SECRETS else text.strip()
+            if self._texts.setdefault(low, value) != value:
                 by = "by two names" if name.lower() in ALIASES else "in different case"
                 raise InvalidRequestError(
                     f"option {name[:100]!r} is given twice, {by}: leave one out"
@@ -409,9 +410,10 @@ def parse_address_list(texts: Texts) -> str:
     Raises ``InvalidRequestError``.
     """
     found: dict[str, tuple[Address, ...]] = {}
-    for name in (*ADDRESS_NAMES, "raftlog.bootstrap_servers"):
-        text = texts.short(name)
-        if text is not None:
+    for name in texts.names:
+        if is_client_option(name) and setting_name(name) == "bootstrap_servers":
+            text = texts.short(name)
+            assert text is not None, "the name is one of texts.names"
             found[name] = _addresses(name, text)
     if not found and (profile := _profile(texts)) is not None:
         found["raftlog.profile"] = profile

@@ -540,6 +540,7 @@ def test_the_address_has_several_names(name: str) -> None:
 def test_addresses_that_disagree_are_refused_and_their_order_does_not_matter() -> None:
     options = {"bootstrap.servers": "a:1,b:2", "kafka.bootstrap.servers": "b:2,a:1"}
     assert parse_address_list(Texts(options)) == "a:1,b:2"
+    assert parse_address_list(Texts({"kafka.bootstrap-servers": "b:2"})) == "b:2"
     options["kafka.bootstrap.servers"] = "b:2"
     with pytest.raises(InvalidRequestError, match="name different brokers: leave all but one out"):
         parse_address_list(Texts(options))
@@ -717,6 +718,12 @@ def test_a_password_stays_out_of_every_text() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             SourceOptions.parse(read | wrong, streaming=False)
         assert "the secret" not in str(caught.value)
+
+
+def test_a_password_keeps_its_spaces() -> None:
+    for name in ("sasl_password", "raftlog.sasl.password", "kafka.SASL.password"):
+        found = parse_settings(Texts({name: " the secret "}), writing=False)
+        assert found == (("sasl_password", " the secret "),)
 
 
 def test_spark_hides_passwords_by_their_names() -> None:
