@@ -15,6 +15,7 @@ from xxhash import xxh3_64_hexdigest
 from pyspark_raftlog.offsets import EARLIEST, LATEST
 from pyspark_raftlog.options import SECURITY_SETTINGS, check_no_secrets
 from pyspark_raftlog.schema import read_schema
+from raftlog import limits
 from raftlog.errors import InvalidRequestError
 from raftlog.types import Offset
 
@@ -73,11 +74,13 @@ def read_range(
     if time is not None:
         first_ms, end_ms = _times(time)
         if first_ms is not None:
-            texts["startingTimestamp"] = str(max(first_ms, 0))  # no record is from before 1970
+            # No record is from before 1970, or from after the year 9999.
+            texts["startingTimestamp"] = str(min(max(first_ms, 0), limits.TIMESTAMP_MS_MAX))
             texts.setdefault("startingOffsetsByTimestampStrategy", "latest")
             conditions.append(f"timestamp >= timestamp_millis({first_ms})")
         if end_ms is not None:
-            texts["endingTimestamp"] = str(max(end_ms + late_ms, 0))
+            if end_ms + late_ms <= limits.TIMESTAMP_MS_MAX:
+                texts["endingTimestamp"] = str(max(end_ms + late_ms, 0))
             conditions.append(f"timestamp < timestamp_millis({end_ms})")
     if names is not None:
         has_time = "timestamp" in (name.lower() for name in names)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pyspark_raftlog import read_range
-from pyspark_raftlog.options import SourceOptions, Time
+from pyspark_raftlog.offsets import Bound, Time, Word
+from pyspark_raftlog.options import SourceOptions
 from pyspark_raftlog.ranges import _texts, ms_at_or_after
-from raftlog import Producer
+from raftlog import Producer, limits
 from raftlog.errors import InvalidRequestError
 from raftlog.testing import Cluster
 from tests.spark_source.fixtures import NewTopicFunction
@@ -103,7 +104,20 @@ def test_ranges_that_make_no_sense(given: dict[str, Any], message: str) -> None:
         read_range(cast("SparkSession", None), "t", **given)  # it does not come so far
 
 
-def test_times_before_1970_are_before_all_records() -> None:
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("time", "bounds"),
+    [
+        ((MIDNIGHT.replace(year=1900), -1), (Time(0), Time(0))),
+        ((FIRST, LAST), (Time(0), Word.LATEST)),
+        ((LAST, None), (Time(limits.TIMESTAMP_MS_MAX), Word.LATEST)),
+    ],
+)
+def test_no_record_is_from_before_1970_or_from_after_9999(
+    time: tuple[datetime, Any], bounds: tuple[Bound, Bound]
+) -> None:
     given: dict[str, str] = {}
     frame = SimpleNamespace(where=lambda _condition: frame)
     reader = SimpleNamespace(
@@ -111,9 +125,9 @@ def test_times_before_1970_are_before_all_records() -> None:
         options=lambda **texts: given.update(texts) or SimpleNamespace(load=lambda: frame),
     )
     spark = cast("SparkSession", SimpleNamespace(read=reader))
-    read_range(spark, "t", time=(MIDNIGHT.replace(year=1900), -1), bootstrap="a:1")
+    read_range(spark, "t", time=time, bootstrap="a:1")
     options = SourceOptions.parse(given, streaming=False)
-    assert (options.starting, options.ending) == (Time(0), Time(0))
+    assert (options.starting, options.ending) == bounds
 
 
 @pytest.mark.parametrize(
