@@ -37,7 +37,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from pyspark_raftlog.offsets import (
     EARLIEST,
@@ -68,6 +68,7 @@ from raftlog.client.settings import (
 from raftlog.config import Address, parse_address
 from raftlog.errors import InvalidGroupError, InvalidRequestError, InvalidTopicError
 from raftlog.record import CODEC_NAMES, Codec
+from raftlog.record.compression import check_level
 from raftlog.types import TopicPartition, check_group_id, check_not_internal, check_topic_name
 
 # -- option values ---------------------------------------------------------------------------------
@@ -889,7 +890,8 @@ class SinkOptions:
         texts = Texts(options)
         check_names(texts, writing=True, streaming=streaming)
         settings = parse_settings(texts, writing=True)
-        codec = texts.short("codec")
+        codec = _codec(texts.short("codec") or Codec.ZSTD.name)
+        _check_together(dict(settings), codec)
         acks = texts.short("acks")
         if acks is not None and acks.lower() not in {"all", "-1"}:
             raise InvalidRequestError(
@@ -902,7 +904,7 @@ class SinkOptions:
             bootstrap=parse_address_list(texts),
             settings=settings,
             topic=_topic(texts),
-            codec=Codec.ZSTD if codec is None else _codec(codec),
+            codec=codec,
             idempotence_id=idempotence_id,
             idempotence_version=version,
             allow_duplicates=texts.flag("allowDuplicates", False),
@@ -1028,6 +1030,22 @@ def _topic(texts: Texts) -> str | None:
 
 def _codec(text: str) -> Codec:
     return Codec[choice("codec", text, CODEC_NAMES).upper()]
+
+
+def _check_together(settings: Mapping[str, Any], codec: Codec) -> None:
+    """Raise ``InvalidRequestError`` for settings that only a task would find to be wrong."""
+    try:
+        check_level(codec, settings.get("compression_level"))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"option {dotted('compression_level')}: {error}") from None
+    request_ms = settings.get("request_timeout_ms", 30_000)
+    delivery_ms = settings.get("delivery_timeout_ms", 120_000)
+    if delivery_ms < request_ms:
+        raise InvalidRequestError(
+            f"option {dotted('delivery_timeout_ms')}={delivery_ms} is less than "
+            f"{dotted('request_timeout_ms')}={request_ms}: a batch is sent for the time of one "
+            "request at least. Increase it, or lower the other"
+        )
 
 
 def _idempotence(texts: Texts, *, streaming: bool) -> tuple[str | None, int | None]:
