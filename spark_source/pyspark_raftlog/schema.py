@@ -156,17 +156,22 @@ def shown_field(name: str) -> str:
 def select_columns(known: Sequence[str], columns: Sequence[str]) -> list[int]:
     """Return the places of ``columns``, the value of the option, in ``known``.
 
+    Names are case-insensitive; of names that differ in case only, the one as it is written.
     Raises ``InvalidRequestError``.
     """
     places = {name: place for place, name in enumerate(_folded(known))}
-    for name in columns:
-        if name.strip().lower() not in places:
+    places |= {name: place for place, name in enumerate(known)}
+    found: list[int] = []
+    for name in map(str.strip, columns):
+        place = places.get(name, places.get(name.lower()))
+        if place is None:
             raise InvalidRequestError(
                 f"the option columns names {name!r}, which is no column: there are "
                 f"{', '.join(known)}"
             )
+        found.append(place)
     _check_distinct(columns, "the option columns")
-    return [places[name] for name in _folded(columns)]
+    return found
 
 
 def _check_json(name: str, data_type: DataType) -> None:

@@ -112,6 +112,13 @@ def test_fields_take_the_place_of_the_value() -> None:
     assert chosen.fieldNames() == ["headers", "value_Offset", "key"]
     with pytest.raises(InvalidRequestError, match="'value', which is no column: there are key, p"):
         typed_schema(fields, ["value"], include_headers=False)
+    twins = pa.schema([("Name", pa.int32()), ("name", pa.string())])
+    for name in twins.names:
+        found = typed_schema(twins, [name], include_headers=False)
+        assert (found.fieldNames(), found[0].dataType.simpleString()) == (
+            [name],
+            {"Name": "int", "name": "string"}[name],
+        )
 
 
 def test_a_schema_of_the_user_is_compared_with_that_of_the_registry() -> None:
