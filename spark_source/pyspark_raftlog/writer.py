@@ -372,7 +372,7 @@ class TaskReport(Report):
     ``skipped``: number of its records that were stored, as far as the task can tell: those held
     back count. ``unmatched``: number of records that earlier attempts of the task had stored and
     that match no row of this attempt. ``name`` and ``epoch``: of the write; empty and 0 if it is
-    never repeated.
+    never repeated, and of a task of a stream without rows.
     """
 
     records: int
@@ -747,7 +747,10 @@ def write_rows(
     """
     begun = next((batch for batch in batches if batch.num_rows), None)
     if begun is None:
-        return TaskReport(spark_partition, records=0, skipped=0, unmatched=0, log_partitions=0)
+        report = TaskReport(spark_partition, records=0, skipped=0, unmatched=0, log_partitions=0)
+        if plan.options.write_id is None:
+            return report
+        return replace(report, name=name.rpartition(":")[0], epoch=epoch)
     producer = _producer(plan.options, name=name, epoch=epoch)
     attempt = Attempt(
         plan,
@@ -855,8 +858,10 @@ def settle(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> W
     reports = check_reports(messages, TaskReport)
     names = {(report.name, report.epoch) for report in reports if report.name}
     assert len(names) <= 1, "all tasks of a write have its name"
-    unmatched = sum(work.left.count for report in reports for work in report.works)
-    if names and any(work.is_repeated for report in reports for work in report.works):
+    works = [work for report in reports for work in report.works]
+    unmatched = sum(work.left.count for work in works)
+    # A batch write without rows has a name, too: an earlier run may have had some.
+    if names and (not works or any(work.is_repeated for work in works)):
         ((name, epoch),) = names
         producer = _producer(plan.options, name=f"{name}:{DRIVER}", epoch=epoch)
         try:
@@ -904,6 +909,8 @@ class Settlement:
         for report in reports:
             for work in report.works:
                 self._works.setdefault(work.topic, {})[report.spark_partition] = work
+        if not self._works and plan.options.topic is not None:
+            self._works[plan.options.topic] = {}
 
     def run(self) -> int:
         """Append what is missing. Returns the number of stored records that are no rows."""

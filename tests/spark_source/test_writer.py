@@ -671,6 +671,27 @@ def test_a_late_task_stores_no_row_again_after_its_retry_has_ended(
 
 
 @pytest.mark.spark
+def test_a_repeated_write_that_has_no_rows_any_more_is_told(
+    brokers: Cluster, new_topic: NewTopicFunction
+) -> None:
+    topic = new_topic(2)
+    once = {"idempotenceId": "a", "idempotenceVersion": "1"}
+    options = options_of(topic, **once, **{"bootstrap.servers": brokers.bootstrap})
+
+    def run(rows: list[tuple[str | None, bytes]]) -> tuple[int, ...]:
+        plan = plan_write(options, SCHEMA)
+        name = f"spark-batch:{topic}:0"
+        batches = iter([batch_of(rows)])
+        report = write_rows(plan, batches, name=name, epoch=0, spark_partition=0, first=0)
+        return settle(plan, [report])
+
+    assert run([]) == (0, 0, 0)
+    assert run(rows_of(10)) == (10, 0, 0)
+    with pytest.raises(DifferentRowsError, match="records=0 skipped=0 unmatched=10"):
+        run([])
+
+
+@pytest.mark.spark
 def test_a_repeated_write_does_not_wait_for_transactions_of_others(
     brokers: Cluster, new_topic: NewTopicFunction
 ) -> None:
