@@ -66,12 +66,13 @@ _INTEGER: Final = (ByteType, ShortType, IntegerType, LongType)
 
 
 def _is_headers(data_type: DataType) -> bool:
-    """Return whether the type is array<struct<key, value>>, in this order."""
+    """Return whether the type is array<struct<key, value>>, in this order and case: Arrow casts
+    fields by their names, and one of another name would be lost."""
     if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
         return False
     fields = data_type.elementType.fields
     return (
-        [field.name.lower() for field in fields] == ["key", "value"]
+        [field.name for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, _TEXT)
         and isinstance(fields[1].dataType, _OCTETS)
     )
@@ -142,7 +143,7 @@ def _unknown_column(name: str, schema: StructType) -> str:
 
 def _cast_advice(name: str, data_type: DataType) -> str:
     if name == "headers":
-        return "Its fields are named key and value, in this order"
+        return "Its fields are named key and value, in this order and in lower case"
     if isinstance(data_type, (StructType, ArrayType)):
         return f'Turn it into text: .withColumn("{name}", to_json("{name}"))'
     return f'Cast it: .withColumn("{name}", col("{name}").cast("{_COLUMNS[name][0].split()[0]}"))'

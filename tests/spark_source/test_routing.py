@@ -114,6 +114,14 @@ def with_value(name: str, data_type: DataType) -> StructType:
             "named key and value, in this order",
         ),
         (
+            with_value(
+                "headers",
+                ArrayType(StructType().add("key", StringType()).add("Value", BinaryType())),
+            ),
+            "t",
+            "named key and value, in this order and in lower case",
+        ),
+        (
             with_value("offset", LongType()),
             "t",
             r"'offset' is not a column of records.*\.select\('value'\)",
