@@ -384,7 +384,10 @@ def _gone(wanted: PartitionRange, now: PartitionNow) -> Loss | None:
             LossKind.RECREATED,
             f"{_asked(wanted)}, but the topic was deleted and recreated since (its id was "
             f"{wanted.topic_id}, and is {now.topic_id}); {there}",
-            "it continues with the new topic's earliest record",
+            # Of a planned range, the new topic has nothing; only a stream continues.
+            "none of these records is read"
+            if wanted.size
+            else "it continues with the new topic's earliest record",
         )
     if now.latest == NO_OFFSET:
         return Loss(

@@ -355,6 +355,7 @@ def test_of_another_topic_nothing_is_read(now: PartitionNow, kind: LossKind, wor
     assert verdict.loss is not None
     assert verdict.loss.kind is kind
     assert words in str(verdict.loss.error())
+    assert "earliest record" not in verdict.loss.warning(), "that is what a stream does"
 
 
 def test_without_an_id_a_topic_is_taken_for_the_same() -> None:
@@ -381,6 +382,9 @@ def test_a_stream_goes_on_where_it_can(
     position, loss = judge_position(TP, 100, "old", now)
     assert position == onwards
     assert (loss and loss.kind) == kind
+    if kind is LossKind.RECREATED:
+        assert loss is not None
+        assert "it continues with the new topic's earliest record" in loss.warning()
 
 
 def test_a_message_names_all_that_is_needed() -> None:
