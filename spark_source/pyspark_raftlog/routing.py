@@ -172,6 +172,7 @@ COLUMNS: Final = ("key", "value", "headers", "timestamp", "timestamp_type")
 
 _DIGEST: Final = "S16"
 _NULL: Final = -1  # the length of a null
+_NULL_HASH: Final = np.uint64(1)  # another one than that of an empty value
 _US_PER_MS: Final = 1_000
 _BROKERS_TIME: Final = 1  # a ``timestamp_type``
 
@@ -355,7 +356,9 @@ def hashes_of(records: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     """Return a hash of 64 bits of all that each row has, also of its time, if it has one."""
     if records.schema.names == ["value"]:  # the usual case, in half of the time
         values = records["value"].fill_null(b"").to_pylist()
-        return np.fromiter(map(xxh3_64_intdigest, values), np.uint64, len(values))
+        hashes = np.fromiter(map(xxh3_64_intdigest, values), np.uint64, len(values))
+        hashes[records["value"].is_null().to_numpy(zero_copy_only=False)] = _NULL_HASH
+        return hashes
     rows = Rows.of(records)
     digests = rows.contents
     if rows.timed is not None and rows.has_time is not None:

@@ -309,6 +309,7 @@ def test_what_the_shape_of_a_topic_raises_comes_out_again() -> None:
 def test_records_without_a_key_are_spread_by_what_they_are() -> None:
     """Not by the rows before them: another attempt may have them in another order."""
     rows: list[Row] = [{"value": b"%d" % number} for number in range(40)] + [{"value": None}] * 2
+    rows.append({"value": b""})  # no null
     whole = values_of(routed(router_of("value", count=3, first=7), [batch_of(rows, "value")]))
     assert min(map(len, whole.values())) > 5, "all partitions have some"
     backwards = [batch_of(rows[:10:-1], "value"), batch_of(rows[10::-1], "value")]
