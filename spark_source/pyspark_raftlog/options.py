@@ -857,10 +857,6 @@ class SourceOptions:
             notices=notices(texts, writing=False, streaming=streaming),
         )
 
-    def connection_settings(self) -> dict[str, Setting]:
-        """Return keyword arguments for every client, also for ``Admin``."""
-        return dict(self.connection)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:

@@ -223,7 +223,7 @@ def test_an_option_without_effect_is_noted() -> None:
 def test_settings_of_the_client_are_told_apart() -> None:
     given = {"raftlog.client.id": "x", "raftlog.fetch.max.bytes": "5"}
     found = source(**given)
-    assert found.connection_settings() == {"client_id": "x"}
+    assert dict(found.connection) == {"client_id": "x"}
     assert hash(found.connection + found.reading) == hash(
         (("client_id", "x"), ("fetch_max_bytes", 5))
     )
