@@ -176,7 +176,7 @@ def _at_times(
 #
 # Cluster queries of a stream: start offsets, current state, record sizes.
 #
-# ``stream_planner`` decides what follows from the results.
+# ``StreamPlanner`` decides what follows from the results.
 
 
 logger = logging.getLogger("raftlog.spark")

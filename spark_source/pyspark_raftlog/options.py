@@ -1084,7 +1084,7 @@ def _or(value: int | None, default: int) -> int:
 #
 # Names of the options, and messages for options that are unknown or have no effect.
 #
-# Pure. The table of options is in ``options``; ``client_options`` checks options of the client.
+# Pure. ``parse_settings`` checks options of the client.
 
 
 _STREAM_ONLY: Final = (
@@ -1145,8 +1145,7 @@ _WHERE_USED: Final = (
     "'subscribe'='clicks')"
 )
 _PATHS: Final = frozenset({"path", "paths"})  # load("..."), save("..."), start("...")
-# Names that similar sources use, with raftlog's names. Other names of the same option:
-# ``option_values.ALIASES``.
+# Names that similar sources use, with raftlog's names. Other names of the same option: ALIASES.
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "groupidprefix": "groupId",
     "topics": "subscribe",

@@ -284,7 +284,7 @@ def _what_is_left(
 #     latestOffset(start)  reportLatestOffset  commit(start)  partitions     for each batch
 #
 # ``read`` is called in other processes, on copies of the reader. So the reader holds no clients
-# (see ``pyspark_raftlog.clients``). ``stream_planner`` makes the decisions.
+# (see ``pyspark_raftlog.clients``). ``StreamPlanner`` makes the decisions.
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Writing: the attempt of a task, and the writer of a batch. Streams: ``stream_writer``.
+"""Writing: the attempt of a task, and the writers of batches and streams.
 
 A task writes as a named producer (``raftlog.client.resumable``). The name identifies the write, the
 member the task; both are equal for every attempt. An attempt reads back the records of its name in
@@ -25,7 +25,7 @@ the write fails with ``DifferentRowsError`` after its rows are stored; with the 
 
 Records of an earlier attempt that retention, compaction or delete-records has deleted cannot be
 compared: the attempt fails with ``StoredRecordsGoneError``, unless the option ``allowDuplicates``
-is set. One attempt reads back at most STORED_RECORDS_MAX records (``recall``).
+is set. One attempt reads back at most STORED_RECORDS_MAX records (``routing``).
 
 Records that a task has stored stay in the log, also if the write fails: a log cannot be rolled
 back. A repeated write with the same idempotenceId and idempotenceVersion skips these rows.
@@ -409,7 +409,7 @@ class Appender(Protocol):
     def flush(self, timeout: float | None = None) -> None: ...
 
 
-# Reads the stored records of an extent that are not deleted, with the columns ``recall.COLUMNS``.
+# Reads the stored records of an extent that are not deleted, with the columns ``routing.COLUMNS``.
 Recall: TypeAlias = Callable[[Extent], Iterator[pa.RecordBatch]]
 
 
