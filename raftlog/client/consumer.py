@@ -1297,7 +1297,7 @@ class ConsumerCore:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, At]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        answers = await list_offsets(self.cluster, times)
+        answers = await list_offsets(self.cluster, times, isolation=self.settings.isolation)
         return {
             tp: None
             if answers[tp].offset < 0

@@ -765,11 +765,15 @@ class Partition:
             start_offset=start_offset, end_offset=self.log.log_end_offset, bytes_max=bytes_max
         )
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampSearch:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, skip_aborted: bool = False
+    ) -> TimestampSearch:
         """Return the first committed record at or after a time, in steps."""
         self._check_open()
         # guard: times are looked up below the high watermark
-        return self.log.offset_for_timestamp(timestamp_ms, end_offset=self._high_watermark)
+        return self.log.offset_for_timestamp(
+            timestamp_ms, end_offset=self._high_watermark, skip_aborted=skip_aborted
+        )
 
     def watch(self, watcher: Watcher) -> None:
         """Wake ``watcher`` whenever the high watermark changes, and when the host closes."""

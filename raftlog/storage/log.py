@@ -253,16 +253,17 @@ class Log:
             )
 
     def offset_for_timestamp(
-        self, timestamp_ms: TimestampMs, *, end_offset: Offset
+        self, timestamp_ms: TimestampMs, *, end_offset: Offset, skip_aborted: bool = False
     ) -> TimestampSearch:
         """Return the first record below ``end_offset`` with a timestamp of at least
-        ``timestamp_ms``, or None.
+        ``timestamp_ms``, or None. ``skip_aborted``: pass over aborted transactions.
 
         Yields work for a thread, the decompression of a large batch; ``send`` passes its result.
         Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
         """
         from_offset = self.log_start_offset
-        while (newer := self._find_newer(timestamp_ms, from_offset)) is not None:
+        is_hidden = self.producers.transactions.has_aborted if skip_aborted else None
+        while (newer := self._find_newer(timestamp_ms, from_offset, is_hidden)) is not None:
             segment, position, header = newer
             batch = segment.pread(header.length, position)
             decode = partial(find_timestamp, batch, timestamp_ms, from_offset=from_offset)
@@ -280,10 +281,13 @@ class Log:
         return None
 
     def _find_newer(
-        self, timestamp_ms: TimestampMs, from_offset: Offset
+        self,
+        timestamp_ms: TimestampMs,
+        from_offset: Offset,
+        is_hidden: Callable[[BatchHeader], bool] | None,
     ) -> tuple[Segment, int, BatchHeader] | None:
         for segment in self._segments:
-            newer = segment.find_newer(timestamp_ms, from_offset=from_offset)
+            newer = segment.find_newer(timestamp_ms, from_offset=from_offset, is_hidden=is_hidden)
             if newer is not None:
                 return segment, *newer
         return None

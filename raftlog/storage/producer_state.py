@@ -527,6 +527,13 @@ class LogTransactions:
             index += 1
         return found
 
+    def has_aborted(self, header: BatchHeader) -> bool:
+        """Return whether a batch is of an aborted transaction."""
+        return header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset
+            for each in self.aborted(header.base_offset, header.next_offset)
+        )
+
     # -- state -------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:

@@ -244,11 +244,16 @@ class Segment:
                 raise self.damaged(position, "incomplete batch header")
 
     def find_newer(
-        self, timestamp_ms: TimestampMs, *, from_offset: Offset
+        self,
+        timestamp_ms: TimestampMs,
+        *,
+        from_offset: Offset,
+        is_hidden: Callable[[BatchHeader], bool] | None = None,
     ) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends after ``from_offset`` and has a
         record with a timestamp of at least ``timestamp_ms``, or None. Markers of transactions are
-        no records: theirs are the times of commits. Raises ``DamagedLogError``.
+        no records: theirs are the times of commits. ``is_hidden``: whether to pass over a batch.
+        Raises ``DamagedLogError``.
         """
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
@@ -256,11 +261,13 @@ class Segment:
         for position, header in self.headers(start):
             if header.next_offset <= from_offset:
                 continue
-            if header.newest_timestamp_ms >= timestamp_ms and not header.is_control:
+            is_newer = header.newest_timestamp_ms >= timestamp_ms
+            if is_newer and not header.is_control and not (is_hidden and is_hidden(header)):
                 return position, header
-            # Only the CRC of the whole batch covers its timestamps. After ``end`` there can be any
-            # number of batches, but only if the first such record is below ``from_offset``.
-            if end is None or position < end:
+            # Only the CRC of the whole batch covers its timestamps, and whether it is hidden. After
+            # ``end`` there can be any number of older batches, but only if the first such record is
+            # below ``from_offset`` or hidden.
+            if is_newer or end is None or position < end:
                 # guard: a search by time skips no corrupt batch
                 self.check_batch(position, header)
         return None

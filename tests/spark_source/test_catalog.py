@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -13,6 +14,7 @@ from pyspark_raftlog.options import Assigned, Pattern, Selection, SourceOptions,
 from pyspark_raftlog.planning import NO_OFFSET, DataLossError, PartitionNow, View
 from raftlog import (
     Admin,
+    Consumer,
     PartitionDescription,
     Producer,
     TopicDescription,
@@ -31,6 +33,7 @@ from raftlog.testing.cluster import free_port
 from raftlog.types import Offset
 from tests.spark_source.fakes import FakeAdmin, FakeClock, FakePartition, catalog_of
 from tests.spark_source.fixtures import NewTopicFunction
+from tests.spark_source.sinks import stored_values
 
 # -- the driver ------------------------------------------------------------------------------------
 
@@ -175,6 +178,32 @@ def test_on_real_brokers(brokers: Cluster, admin: Admin, new_topic: NewTopicFunc
             catalog.topics([f"{name}-"])
     finally:
         catalog.close()
+
+
+@pytest.mark.spark
+def test_a_time_is_that_of_a_record_that_readers_get(
+    brokers: Cluster, admin: Admin, new_topic: NewTopicFunction
+) -> None:
+    """Not that of a marker, or of an attempt that was aborted. Both are before the records here."""
+    topic = new_topic()
+    tp = TopicPartition(topic, 0)
+    with Producer(brokers.bootstrap, transactional_id=topic) as producer:
+        for attempt in ("first", "second"):
+            with suppress(RuntimeError), producer.transaction() as transaction:
+                for number in range(3):
+                    transaction.send(topic, b"x", timestamp_ms=1_000 + number)
+                    producer.flush()
+                if attempt == "first":
+                    raise RuntimeError("aborted")
+    stored_values(brokers.bootstrap, topic)  # waits for the marker
+    catalog = Catalog(admin)
+    assert catalog.at_times({tp: 1_001}) == {tp: 5}
+    assert catalog.at_times({tp: 1_003}) == {tp: None}
+    for isolation, offset in (("committed", 5), ("uncommitted", 1)):
+        with Consumer(brokers.bootstrap, isolation=isolation) as consumer:
+            found = consumer.offsets_for_times({tp: 1_001})[tp]
+        assert found is not None
+        assert found.offset == offset
 
 
 # -- streams ---------------------------------------------------------------------------------------

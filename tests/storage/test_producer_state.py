@@ -702,11 +702,11 @@ BIG: Final = b"x" * 900  # two batches fill a segment of ``SMALL``
 
 
 def transactions_send(
-    log: Log, producer: int, sequence: int, *, epoch: int = 0, value: bytes = b"x"
+    log: Log, producer: int, sequence: int, *, epoch: int = 0, value: bytes = b"x", **options: int
 ) -> int:
     """Append a transactional batch of one record; return its offset."""
     return append(
-        log, value, producer=(producer, epoch, sequence), is_transactional=True
+        log, value, producer=(producer, epoch, sequence), is_transactional=True, **options
     ).base_offset
 
 
@@ -773,6 +773,26 @@ def test_a_time_is_not_that_of_a_marker(restart: Callable[[SimDisk], Log | None]
         found = searched(log.offset_for_timestamp(NOW_MS - 90 + number, end_offset=8))
         assert found == (None if number == 4 else (2 * number, NOW_MS - 90 + number))
     assert log.newest_timestamp_ms == NOW_MS - 87
+
+
+def test_a_time_is_that_of_an_aborted_record_only_for_those_who_read_it() -> None:
+    """Of a transaction that is repeated, the records of both attempts have the same times."""
+    log = open_log(sim_disk())
+    for attempt, is_commit in enumerate((False, True)):
+        for number in range(4):
+            value = {"producer": (ONE, 0, 4 * attempt + number), "is_transactional": True}
+            append(log, BIG, timestamps_ms=NOW_MS - 90 + number, **value)
+            append(log, b"plain", timestamps_ms=NOW_MS - 95)
+        end(log, ONE, commit=is_commit)
+    transactions_send(log, ONE, 8, timestamps_ms=NOW_MS - 80)
+    for number in range(4):
+        at_ms = NOW_MS - 90 + number
+        found = searched(log.offset_for_timestamp(at_ms, end_offset=19, skip_aborted=True))
+        assert found == (9 + 2 * number, at_ms)
+        assert searched(log.offset_for_timestamp(at_ms, end_offset=19)) == (2 * number, at_ms)
+    last = log.offset_for_timestamp(NOW_MS - 85, end_offset=stable(log), skip_aborted=True)
+    assert searched(last) is None
+    assert searched(log.offset_for_timestamp(NOW_MS - 85, end_offset=19)) == (18, NOW_MS - 80)
 
 
 def test_a_marker_counts_once_it_is_committed() -> None:

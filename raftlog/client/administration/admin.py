@@ -440,8 +440,8 @@ class AsyncAdmin(LoopBound, AdminBase):
 
         ``queries``: for each partition "earliest", "latest" (the end), or a time in ms since 1970,
             which selects the first record at or after it.
-        ``isolation``: "committed": the end is before the first open transaction; "uncommitted": it
-            is behind all records.
+        ``isolation``: "committed": records of open and aborted transactions do not count, and the
+            end is before the first open one; "uncommitted": all records count.
 
         A result is None if no record is at or after the time. The timestamp of a result is -1
         unless the query is a time. Raises ``UnknownTopicError`` or ``UnknownPartitionError`` if the

@@ -133,16 +133,15 @@ def _started(host: Partition, done: OnFound, start: Offset | RaftlogError) -> No
 
 def _search(query: Query, host: Partition, done: OnFound) -> Steps:
     try:
-        at = query.at
+        at, is_committed = query.at, query.isolation == COMMITTED
         timestamp_ms = at if isinstance(at, int) else host.log.newest_timestamp_ms
         record = None
         if timestamp_ms >= 0:
-            record = yield from host.offset_for_timestamp(timestamp_ms)
-        if (
-            record is not None
-            and query.isolation == COMMITTED
-            and record.offset >= host.last_stable_offset
-        ):
+            # The newest record is found by its time, which may be that of an aborted one.
+            record = yield from host.offset_for_timestamp(
+                timestamp_ms, skip_aborted=is_committed and at != "newest"
+            )
+        if record is not None and is_committed and record.offset >= host.last_stable_offset:
             record = None
         found = Found(*(record or (-1, NO_TIMESTAMP)), host)
     except RaftlogError as failure:
