@@ -223,12 +223,15 @@ def _first_bad(present: pa.Array, data_type: pa.DataType | None) -> tuple[int, s
 def _matching(present: pa.Array, data_type: pa.DataType) -> npt.NDArray[np.bool_]:
     """Return which values can be parsed together. Runs only if one of them cannot.
 
-    A decoder in C removes most of the others; Arrow divides the rest in halves.
+    A decoder in C removes most of the others; Arrow divides the rest in halves. It also parses the
+    NaN and Infinity of Python's json.
     """
     import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     is_good = _decodable(present, _python_type(data_type))
+    is_good |= pc.match_substring_regex(present, "NaN|Inf").to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(is_good)
     parts = [(0, len(rows))]
     while parts:
@@ -304,9 +307,10 @@ def _parsed(values: pa.Array, data_type: pa.DataType | None) -> Any:
     ends = memoryview(values.buffers()[1]).cast("i")
     blob = values.buffers()[2]  # None if all values are empty
     octets = blob.slice(ends[first], ends[last] - ends[first]).to_pybytes() if blob else b""
-    for octet in (b"\n", b"\r"):  # ends of lines; JSON allows them between tokens only
+    values.cast(pa.string())  # raises: Arrow's parser does not check UTF-8
+    for octet in (b"\n", b"\r"):  # ends of lines; JSON allows them, and tabs, between tokens only
         if octet in octets:
-            values = pc.replace_substring(values, octet, b" ")
+            values = pc.replace_substring(values, octet, b"\t")
     lines = pc.binary_join_element_wise(_PREFIX, values, _SUFFIX, b"")
     longest = pc.max(pc.binary_length(lines)).as_py()
     data = lines.buffers()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -61,6 +62,32 @@ def test_a_value_that_does_not_match_is_found(bad: bytes) -> None:
         decoded(values)
     assert raised.value.row == 2
     assert decoded(values, null_on_error=True) == [1, None, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"n": NaN}', "nan"),
+        (b'{"n": -Infinity}', "-inf"),
+        (b'{"n": Inf}', "inf"),
+        (b'{"n": NaN, "t": 1}', None),
+        (b'{"t": "a\nb"}', None),
+        (b'{"t": "a\rb"}', None),
+        (b'{"t": "\xff"}', None),
+        (b'{"x": "\xed\xa0\x80"}', None),
+        (b'\r\n{"n":\n1\r}', "1.0"),
+    ],
+)
+def test_a_value_is_the_same_among_any_others(value: bytes, expected: str | None) -> None:
+    """The rows of a batch depend on its size, on compaction and on the bounds of the read."""
+    schema = pa.schema([("n", pa.float64()), ("t", pa.string())])
+    decoder = JsonDecoder(schema, null_on_error=True)
+    for others in ([], [b'{"n": 2}'], [b"bad"]):
+        number, _ = decoder.decode(pa.array([*others, value], pa.binary()))
+        assert (None if (last := number.to_pylist()[-1]) is None else str(last)) == expected
+    strict = JsonDecoder(schema, null_on_error=False)
+    with nullcontext() if expected else pytest.raises(BadValueError):
+        strict.decode(pa.array([value], pa.binary()))
 
 
 def test_objects_may_have_line_breaks_nulls_and_other_fields() -> None:
