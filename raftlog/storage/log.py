@@ -55,7 +55,7 @@ from raftlog.storage.compaction import TICKET_BYTES, Compactable, CompactionStat
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.opening import Opened, headers_from, open_log
-from raftlog.storage.producer_state import ProducerTable
+from raftlog.storage.producer_state import LogTransactions, ProducerTable
 from raftlog.storage.segment import EpochCache, Kept, Segment, SegmentList, TimestampSearch
 from raftlog.storage.state_files import storage_error
 from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer, LeaderEpoch, Offset, TimestampMs
@@ -103,7 +103,7 @@ class Log:
             disk, opened.checkpoint, opened.compaction_files, opened.compaction_state
         )
         self.on_missing: Callable[[], None] = lambda: None  # called when files are missing
-        self._forget_cleaned_markers()
+        self._forget_cleaned_markers(self.producers.transactions)
 
     @classmethod
     def open(
@@ -946,6 +946,8 @@ class Log:
                 last = header.base_offset
                 if header.has_producer:
                     producers.note(header)
+            # guard: a truncation forgets transactions without their markers
+            self._forget_cleaned_markers(producers.transactions)
         except DamagedLogError as error:
             # guard: corruption that a truncation finds is recorded
             self.note_damage(str(error), offset=last)
@@ -1233,17 +1235,22 @@ class Log:
             self._sealed.append(segment)
             self._new_names = True
         end = min(task.work.done_offset, task.work.end_offset)
-        try:
-            self._forget_cleaned_markers(below=end)
-        except OSError:  # no file can be opened now. No aborted record is left there in any case
-            self.producers.transactions.keep_aborted(lambda each: each.marker_offset >= end)
-
-    def _forget_cleaned_markers(self, *, below: Offset = INT64_MAX) -> None:
-        """Forget the aborted transactions whose markers compaction has removed: a reader would drop
-        the next records of the producer, up to its next marker. Nothing of them is left.
-        """
         transactions = self.producers.transactions
-        if self.config.is_compacted and transactions.aborted_count and not self.damage:
+        try:
+            self._forget_cleaned_markers(transactions, below=end)
+        except OSError:  # no file can be opened now. No aborted record is left there in any case
+            transactions.keep_aborted(lambda each: each.marker_offset >= end)
+
+    def _forget_cleaned_markers(
+        self, transactions: LogTransactions, *, below: Offset = INT64_MAX
+    ) -> None:
+        """Forget the aborted transactions whose markers compaction has removed: a reader would drop
+        the next records of the producer, up to its next marker. Nothing of them is left. Snapshots
+        of producers can be older than the compaction.
+        """
+        # guard: a topic that was compacted lacks markers
+        may_lack_markers = self.config.is_compacted or self.tombstones_removed_below > 0
+        if may_lack_markers and transactions.aborted_count and not self.damage:
             transactions.forget_below(self.log_start_offset)
             # guard: transactions without their markers are forgotten
             transactions.keep_aborted(

@@ -38,7 +38,7 @@ from raftlog.storage.producer_state import (
 from raftlog.testing.disk import Fault, SimDisk
 from raftlog.transactions import Marker
 from raftlog.types import TopicPartition
-from tests.storage.compactions import COMPACT, compact, put, seal
+from tests.storage.compactions import COMPACT, begin, compact, put, seal
 from tests.storage.logs import (
     NOW_MS,
     ONE_SEGMENT,
@@ -1121,6 +1121,32 @@ def test_markers_go_when_no_replica_needs_them() -> None:
     end(log, ONE, commit=True)
     for each in (lambda: log, lambda: killed(disk, COMPACT)):
         assert readable(each())[-2:] == [(b"j", b"4"), (b"n", b"7")]
+
+
+def test_a_truncation_does_not_bring_back_what_compaction_has_removed() -> None:
+    """The snapshot of producers below its end is older than the compaction."""
+    disk = sim_disk()
+    log = compacted_log(disk)
+    compact(log)
+    committed = log.log_end_offset
+    keyed(log, ONE, 4, b"n", b"6")
+    compact(log, now_ms=NOW_MS + 2 * COMPACT.delete_retention_ms, high_watermark=committed)
+    log.truncate_to(committed)
+    assert aborted(log) == []
+    keyed(log, ONE, 4, b"n", b"7")
+    end(log, ONE, commit=True)
+    assert readable(log)[-2:] == [(b"j", b"4"), (b"n", b"7")]
+
+
+def test_what_compaction_has_removed_stays_so_when_the_topic_is_not_compacted_any_longer() -> None:
+    disk = sim_disk()
+    log = compacted_log(disk)
+    compact(log)
+    task = begin(log, now_ms=NOW_MS + 2 * COMPACT.delete_retention_ms)
+    assert task is not None
+    task.run()
+    log.complete_compaction(task)
+    assert aborted(killed(disk, SMALL)) == []
 
 
 def test_what_compaction_has_removed_is_forgotten_without_a_descriptor() -> None:
