@@ -258,15 +258,16 @@ class Segment:
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
         start, end = self.index.positions_for_timestamp(timestamp_ms)
+        start = max(start, self.index.position_for_offset(from_offset))
         for position, header in self.headers(start):
             if header.next_offset <= from_offset:
                 continue
-            is_newer = header.newest_timestamp_ms >= timestamp_ms
+            is_newer = header.record_count and header.newest_timestamp_ms >= timestamp_ms
             if is_newer and not header.is_control and not (is_hidden and is_hidden(header)):
                 return position, header
             # Only the CRC of the whole batch covers its timestamps, and whether it is hidden. After
             # ``end`` there can be any number of older batches, but only if the first such record is
-            # below ``from_offset`` or hidden.
+            # below ``from_offset`` or hidden, or the first such batch has no record.
             if is_newer or end is None or position < end:
                 # guard: a search by time skips no corrupt batch
                 self.check_batch(position, header)

@@ -34,7 +34,8 @@ from raftlog.record import (
     split,
     verify_chain,
 )
-from raftlog.record.batch import COMPACTED
+from raftlog.record.batch import COMPACTED, seal
+from raftlog.record.codec import hole_of
 from raftlog.storage import Appended, Log
 from raftlog.storage import log as log_module
 from raftlog.storage.checkpoint import decode_slots
@@ -277,6 +278,40 @@ def test_a_deleted_record_is_not_found_by_its_time(the_log: Log) -> None:
     the_log.sync()
     the_log.advance_log_start(1).run()
     assert searched(the_log.offset_for_timestamp(5, end_offset=3)) == OffsetAndTimestamp(1, 20)
+
+
+def test_a_search_by_time_reads_no_deleted_batches() -> None:
+    disk = sim_disk()
+    the_log = open_log(disk, ONE_SEGMENT)
+    fill(the_log, 200)
+    the_log.advance_log_start(198).run()
+    the_log.abandon()
+    reads = count_reads(disk)
+    found = searched(the_log.offset_for_timestamp(0, end_offset=200))
+    assert found == OffsetAndTimestamp(198, NOW_MS)
+    assert sum(reads) < 3_000
+
+
+def test_a_search_by_time_reads_a_run_of_batches_without_records_once() -> None:
+    """Compaction and mirrors leave such batches."""
+    disk = sim_disk()
+    the_log = open_log(disk, ONE_SEGMENT)
+    body = hole_of(1)
+    for _ in range(200):
+        batch = seal(body) + body.payload
+        the_log.append(
+            batch,
+            parse_header(batch),
+            leader_epoch=0,
+            now_ms=NOW_MS,
+            at_offset=the_log.log_end_offset,
+        )
+    append(the_log, b"x")
+    the_log.abandon()
+    reads = count_reads(disk)
+    found = searched(the_log.offset_for_timestamp(0, end_offset=201))
+    assert found == OffsetAndTimestamp(200, NOW_MS)
+    assert sum(reads) < 2 * the_log.size_bytes
 
 
 def test_a_large_batch_is_searched_by_a_thread(
