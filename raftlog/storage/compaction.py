@@ -946,18 +946,20 @@ class Pass:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether the records are of an aborted transaction."""
-        return header.is_transactional and any(
-            each.first_offset <= header.base_offset < each.marker_offset
-            for each in self.aborted.get(header.producer_id, ())
-        )
+        if not header.is_transactional:
+            return False
+        # Those of one producer do not overlap, and there can be as many as batches.
+        theirs, offset = self.aborted.get(header.producer_id, ()), header.base_offset
+        index = bisect_right(theirs, offset, key=lambda each: each.marker_offset)
+        return index < len(theirs) and theirs[index].first_offset <= offset
 
-    def keeps_marker(self, header: BatchHeader) -> bool:
+    def keeps_marker(self, offset: Offset) -> bool:
         """Whether a marker stays. Replicas that copy the log now may have records of its
         transaction that need it: it is removed like a tombstone (KIP-534). One that began the
         epoch of its producer stays as the producer's last batch.
         """
         # guard: markers stay while a replica may need them
-        return header.base_offset >= self.due_below or header.base_offset in self.remembered
+        return offset >= self.due_below or offset in self.remembered
 
     def state_after(self) -> CompactionState:
         last = LastPass(self.began_ms, self.bytes_before, self.bytes_after, self.records_removed)
@@ -1132,7 +1134,7 @@ class CompactionTask:
             offsets = original.offsets
             kept = offsets >= work.log_start
             if original.is_marker:
-                kept[:] = work.keeps_marker(original.header)
+                kept[:] = work.keeps_marker(original.header.base_offset)
                 self._count_tombstones(offsets[kept])
             elif work.is_aborted(original.header):
                 kept[:] = False

@@ -1234,27 +1234,27 @@ class Log:
             self._segments.swap(swap.replaced, segment)
             self._sealed.append(segment)
             self._new_names = True
-        end = min(task.work.done_offset, task.work.end_offset)
-        transactions = self.producers.transactions
-        try:
-            self._forget_cleaned_markers(transactions, below=end)
-        except OSError:  # no file can be opened now. No aborted record is left there in any case
-            transactions.keep_aborted(lambda each: each.marker_offset >= end)
+        work = task.work
+        # guard: transactions without their markers are forgotten
+        self.producers.transactions.keep_aborted(
+            lambda each: (
+                each.marker_offset >= work.done_offset or work.keeps_marker(each.marker_offset)
+            )
+        )
 
-    def _forget_cleaned_markers(
-        self, transactions: LogTransactions, *, below: Offset = INT64_MAX
-    ) -> None:
+    def _forget_cleaned_markers(self, transactions: LogTransactions) -> None:
         """Forget the aborted transactions whose markers compaction has removed: a reader would drop
-        the next records of the producer, up to its next marker. Nothing of them is left. Snapshots
-        of producers can be older than the compaction.
+        the next records of the producer, up to its next marker. Nothing of them is left. They are
+        from a snapshot of the producers that is older than the compaction.
         """
-        # guard: a topic that was compacted lacks markers
-        may_lack_markers = self.config.is_compacted or self.tombstones_removed_below > 0
-        if may_lack_markers and transactions.aborted_count and not self.damage:
+        removed_below = self.tombstones_removed_below  # and markers
+        if removed_below and transactions.aborted_count and not self.damage:
             transactions.forget_below(self.log_start_offset)
-            # guard: transactions without their markers are forgotten
+            # guard: a start forgets transactions without their markers
             transactions.keep_aborted(
-                lambda each: each.marker_offset >= below or self._has_marker(each.marker_offset)
+                lambda each: (
+                    each.marker_offset >= removed_below or self._has_marker(each.marker_offset)
+                )
             )
 
     def _has_marker(self, offset: Offset) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,7 @@ from raftlog.storage import Log
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
     SEQUENCES,
+    Aborted,
     LastWritten,
     ProducerTable,
     WrittenBatch,
@@ -1149,16 +1150,49 @@ def test_what_compaction_has_removed_stays_so_when_the_topic_is_not_compacted_an
     assert aborted(killed(disk, SMALL)) == []
 
 
-def test_what_compaction_has_removed_is_forgotten_without_a_descriptor() -> None:
-    """Else readers drop the producer's next records, which are committed."""
+def test_what_compaction_has_removed_is_forgotten_without_a_read() -> None:
+    """The thread of the log would read a marker of each aborted transaction, of which there can be
+    100,000, or find no descriptor.
+    """
     disk = sim_disk()
     log = compacted_log(disk)
     compact(log)
-    later = NOW_MS + 2 * COMPACT.delete_retention_ms
-    disk.faults.append(Fault({"open"}, errno.EMFILE, path="*.log"))
-    compact(log, now_ms=later)
+    task = begin(log, now_ms=NOW_MS + 2 * COMPACT.delete_retention_ms)
+    assert task is not None
+    task.run()
+    fault = Fault({"open", "pread"}, errno.EMFILE, path="*.log")
+    disk.faults.append(fault)
+    log.complete_compaction(task)
     assert aborted(log) == []
-    assert aborted(killed(disk, COMPACT)) == []
+    assert fault.times
+
+
+def test_a_compaction_finds_the_transaction_of_a_batch_among_many() -> None:
+    """A search of all of them for each batch would take hours."""
+
+    class Counted(list[Aborted]):
+        looked_at = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            Counted.looked_at += 1
+            return super().__getitem__(index)
+
+        def __iter__(self) -> Iterator[Aborted]:
+            raise AssertionError("it looks at all of them")
+
+    log = open_log(sim_disk(), COMPACT)
+    for number in range(100):
+        keyed(log, ONE, number, b"k", b"%d" % number)
+        end(log, ONE, commit=number % 10 == 9)
+    seal(log)
+    expected = readable(log)
+    task = begin(log)
+    assert task is not None
+    task.work.aborted = {ONE: Counted(task.work.aborted[ONE])}
+    task.run()
+    log.complete_compaction(task)
+    assert readable(log) == expected[-1:]
+    assert Counted.looked_at < 100 * 3 * 10
 
 
 def test_nothing_above_the_stable_offset_is_compacted() -> None:
@@ -1180,6 +1214,7 @@ def test_a_corrupt_marker_is_no_missing_one(bit: int) -> None:
     batches = [parse_header(each) for each in stored(log)]
     number = next(n for n, header in enumerate(batches) if header.is_control)
     position = sum(header.length for header in batches[:number])
+    log.note_missing_tombstones(log.log_end_offset)  # else no marker is read
     log.close()
     disk.flip_bit(files(disk, ".log")[0], 8 * position + bit)
     assert aborted(open_log(disk, COMPACT))[0][2] == batches[number].base_offset
