@@ -332,8 +332,10 @@ class ProducerTable:
                 theirs = (
                     other.batches if other is not None and other.epoch == producer.epoch else ()
                 )
+                # One that was compacted since is in both, and only this table has its checksum.
+                batches = {batch.base_offset: batch for batch in (*theirs, *kept)}
                 producer.batches.clear()
-                producer.batches.extend(sorted({*theirs, *kept}, key=lambda b: b.base_offset))
+                producer.batches.extend(batches[offset] for offset in sorted(batches))
                 if other is not None:
                     producer.coordinator_epoch = other.coordinator_epoch
                     producer.marker_ms = other.marker_ms

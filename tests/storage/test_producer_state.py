@@ -313,6 +313,17 @@ def test_cutting_gives_the_table_of_the_shorter_log(
         assert not of_epoch or written.first_offset <= of_epoch[0]
 
 
+def test_cutting_keeps_the_checksum_of_a_batch_that_was_compacted() -> None:
+    """Else other records of the same sequences count as a duplicate of it."""
+    headers = [header_of(number, offset=number) for number in range(3)]
+    table, rebuilt = table_of(*headers), ProducerTable()
+    rebuilt.note(headers[1]._replace(leader_flags=COMPACTED))
+    table.cut(2, rebuilt)
+    assert table.snapshot() == table_of(*headers[:2]).snapshot()
+    with pytest.raises(OutOfOrderSequenceError):
+        table.check(header_of(1, value=b"other"))
+
+
 def marked(header: BatchHeader, attributes: int) -> BatchHeader:
     return header._replace(attributes=header.attributes | attributes)
 
