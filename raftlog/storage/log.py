@@ -55,7 +55,7 @@ from raftlog.storage.compaction import TICKET_BYTES, Compactable, CompactionStat
 from raftlog.storage.disk_tasks import DeleteTask, SyncTask
 from raftlog.storage.log_dirs import LogDir
 from raftlog.storage.opening import Opened, headers_from, open_log
-from raftlog.storage.producer_state import LogTransactions, ProducerTable
+from raftlog.storage.producer_state import ProducerTable
 from raftlog.storage.segment import EpochCache, Kept, Segment, SegmentList, TimestampSearch
 from raftlog.storage.state_files import storage_error
 from raftlog.types import NO_BASE_OFFSET, NO_TIMESTAMP, Buffer, LeaderEpoch, Offset, TimestampMs
@@ -103,7 +103,7 @@ class Log:
             disk, opened.checkpoint, opened.compaction_files, opened.compaction_state
         )
         self.on_missing: Callable[[], None] = lambda: None  # called when files are missing
-        self._forget_cleaned_markers(self.producers.transactions)
+        self._forget_cleaned_markers(self.producers)
 
     @classmethod
     def open(
@@ -947,7 +947,7 @@ class Log:
                 if header.has_producer:
                     producers.note(header)
             # guard: a truncation forgets transactions without their markers
-            self._forget_cleaned_markers(producers.transactions)
+            self._forget_cleaned_markers(producers)
         except DamagedLogError as error:
             # guard: corruption that a truncation finds is recorded
             self.note_damage(str(error), offset=last)
@@ -1242,13 +1242,18 @@ class Log:
             )
         )
 
-    def _forget_cleaned_markers(self, transactions: LogTransactions) -> None:
-        """Forget the aborted transactions whose markers compaction has removed: a reader would drop
-        the next records of the producer, up to its next marker. Nothing of them is left. They are
-        from a snapshot of the producers that is older than the compaction.
+    def _forget_cleaned_markers(self, producers: ProducerTable) -> None:
+        """Forget the transactions whose markers compaction has removed since the snapshot of
+        ``producers``. An open one would hold up readers, and an aborted one would drop the next
+        records of its producer, up to its next marker. Nothing of them is left.
         """
+        if self.damage:
+            return
+        # guard: compaction has ended the transactions below its end
+        producers.end_below(self.clean_end_offset)
+        transactions = producers.transactions
         removed_below = self.tombstones_removed_below  # and markers
-        if removed_below and transactions.aborted_count and not self.damage:
+        if removed_below and transactions.aborted_count:
             transactions.forget_below(self.log_start_offset)
             # guard: a start forgets transactions without their markers
             transactions.keep_aborted(

@@ -345,6 +345,17 @@ class ProducerTable:
             # guard: truncation opens transactions again
             self.transactions = rebuilt.transactions
 
+    def end_below(self, clean_end: Offset) -> None:
+        """End the transactions that have no batch from ``clean_end`` on, where a compaction has
+        ended: below each open transaction. It can have removed their markers since the snapshot
+        from which this table was read.
+        """
+        for producer_id, first in self.transactions.opened():
+            known = self._producers.get(producer_id)
+            newest = first if known is None else known.batches[-1].base_offset
+            if max(first, newest) < clean_end:
+                self.transactions.forget(producer_id)
+
     def expire(self, *, now_ms: TimestampMs) -> int:
         """Remove producers that have not written for ``PRODUCER_EXPIRY_MS``, and have no open
         transaction. Returns their number."""
@@ -488,6 +499,10 @@ class LogTransactions:
         if not is_commit:
             stable = min(self._open.values(), default=marker_offset + 1)
             self._aborted.append(Aborted(producer_id, first, marker_offset, stable))
+
+    def forget(self, producer_id: int) -> None:
+        """Forget the open transaction of a producer."""
+        del self._open[producer_id]
 
     def forget_below(self, log_start: Offset) -> None:
         """Forget the aborted transactions whose records are deleted."""

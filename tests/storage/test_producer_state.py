@@ -1161,6 +1161,39 @@ def test_what_compaction_has_removed_stays_so_when_the_topic_is_not_compacted_an
     assert aborted(killed(disk, SMALL)) == []
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_transaction_whose_marker_was_removed_is_not_open(commit: bool, goes_on: bool) -> None:
+    """The newest snapshot of producers is corrupt, and in the one before it the transaction is
+    open. The next transaction of its producer stays open.
+    """
+    disk = sim_disk()
+    log = open_log(disk, COMPACT)
+    put(log, (b"k", b"1"))
+    keyed(log, ONE, 0, b"k", b"2")
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    task.run()
+    log.complete_sync(task)
+    keyed(log, ONE, 1, b"m", b"6")
+    end(log, ONE, commit=commit)
+    seal(log)
+    compact(log)
+    compact(log, now_ms=NOW_MS + 2 * COMPACT.delete_retention_ms)
+    expected = readable(log)
+    if goes_on:
+        keyed(log, ONE, 2, b"n", b"7")
+        log.sync()
+    disk.flip_bit(files(disk, ".producers")[-1], 100)
+    log = killed(disk, COMPACT)
+    if goes_on:
+        assert log.producers.has_open(ONE, 0)
+        end(log, ONE, commit=commit)
+        expected += [(b"n", b"7")] * commit
+    assert stable(log) == log.log_end_offset
+    assert readable(log) == expected
+
+
 def test_what_compaction_has_removed_is_forgotten_without_a_read() -> None:
     """The thread of the log would read a marker of each aborted transaction, of which there can be
     100,000, or find no descriptor.
