@@ -561,6 +561,8 @@ class Log:
         """Set the high watermark that the next syncs save. ``offset`` is limited to the log end; a
         lower value than before has no effect."""
         self._high_watermark = max(self._high_watermark, self._bounded(offset))
+        # No reader may ask for the last stable offset here, as in a follower.
+        self.producers.transactions.commit(self._high_watermark)
 
     def begin_sync(self, *, snapshot: bool = False) -> SyncTask | None:
         """Return a task that makes the whole log durable; None if there is nothing to do or if

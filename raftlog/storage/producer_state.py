@@ -500,6 +500,12 @@ class LogTransactions:
             stable = min(self._open.values(), default=marker_offset + 1)
             self._aborted.append(Aborted(producer_id, first, marker_offset, stable))
 
+    def commit(self, high_watermark: Offset) -> None:
+        """Note that the markers below ``high_watermark`` are committed."""
+        ending = self._ending
+        while ending and ending[0].marker_offset < high_watermark:
+            ending.popleft()
+
     def forget(self, producer_id: int) -> None:
         """Forget the open transaction of a producer."""
         del self._open[producer_id]
@@ -518,14 +524,12 @@ class LogTransactions:
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Return the end of the records whose transactions have all ended by committed markers."""
-        ending = self._ending
-        while ending and ending[0].marker_offset < high_watermark:
-            ending.popleft()
+        self.commit(high_watermark)
         stable = high_watermark
         # guard: an open transaction holds the last stable offset
         if self._open:
             stable = min(stable, next(iter(self._open.values())))
-        for each in ending:
+        for each in self._ending:
             stable = min(stable, each.first_offset)
         return stable
 

@@ -1052,6 +1052,17 @@ def test_limits_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
         transactions_send(log, OTHER, 0)
 
 
+def test_committed_markers_are_not_kept_where_no_reader_asks() -> None:
+    """Memory and snapshots of a follower would grow with each transaction."""
+    log = open_log(sim_disk())
+    for number in range(3):
+        transactions_send(log, ONE, number)
+        end(log, ONE, commit=True)
+    assert len(log.producers.snapshot()["transactions"]["ending"]) == 3
+    log.note_high_watermark(log.log_end_offset - 1)
+    assert len(log.producers.snapshot()["transactions"]["ending"]) == 1
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_is_kafkas_control_batch(commit: bool) -> None:
     """As of ``EndTransactionMarker``: attributes 0x30, no sequence, and a row of two versions."""
