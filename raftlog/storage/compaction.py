@@ -1135,7 +1135,8 @@ class CompactionTask:
             kept = offsets >= work.log_start
             if original.is_marker:
                 kept[:] = work.keeps_marker(original.header.base_offset)
-                self._count_tombstones(offsets[kept])
+                # The last batch of a producer waits for no later pass: each one would keep it.
+                self._count_tombstones(offsets[kept & (offsets >= work.due_below)])
             elif work.is_aborted(original.header):
                 kept[:] = False
             elif self._is_keyed(original):

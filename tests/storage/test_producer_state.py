@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -1144,6 +1145,24 @@ def test_markers_go_when_no_replica_needs_them() -> None:
     end(log, ONE, commit=True)
     for each in (lambda: log, lambda: killed(disk, COMPACT)):
         assert readable(each())[-2:] == [(b"j", b"4"), (b"n", b"7")]
+
+
+def test_a_marker_that_stays_as_the_last_batch_of_its_producer_makes_no_pass_due() -> None:
+    """Without a delete.retention.ms, compactions would never end."""
+    log = open_log(sim_disk(), replace(COMPACT, delete_retention_ms=0))
+    keyed(log, ONE, 0, b"k", b"1")
+    end(log, ONE, commit=True, epoch=1, bumped=True)
+    seal(log)
+    assert compact(log) == compact(log) == 1
+    assert parse_header(stored(log)[-1]).is_control
+    assert not compact(log)
+    append(log, b"2", keys=[b"k"], producer=(ONE, 1, 0), is_transactional=True)
+    end(log, ONE, commit=True, epoch=2, bumped=True)
+    seal(log)
+    assert compact(log) == compact(log) == 1
+    assert [parse_header(each).is_control for each in stored(log)] == [False, True]
+    assert log.tombstones_removed_below > 1  # the first marker was there
+    assert not compact(log)
 
 
 def test_a_truncation_does_not_bring_back_what_compaction_has_removed() -> None:
