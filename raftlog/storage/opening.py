@@ -538,7 +538,14 @@ def recover(
         )
     elif trouble:
         rest = list(segments.values())[len(result.segments) :]
-        behind = _valid_behind(result.segments[-1] if result.segments else None, rest, end)
+        try:
+            behind = _valid_behind(result.segments[-1] if result.segments else None, rest, end)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise
+            # guard: what cannot be opened is not removed as a torn write
+            result.damage, result.damage_offset = f"{trouble}. After it: {error}", end
+            return result
         if behind >= 0:
             trouble += f". A valid batch at offset {behind} follows"
         # guard: a replica's torn write is not truncated without its group
@@ -688,7 +695,9 @@ def _follows(following: Segment, segment: Segment) -> bool:
         return False
     try:
         header = _Window(following.file, following.file.size()).batch_at(0)
-    except CorruptBatchError:
+    except (CorruptBatchError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+            raise
         return False
     finally:
         following.close()

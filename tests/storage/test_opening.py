@@ -421,6 +421,32 @@ def test_segments_that_overlap_are_damage() -> None:
     assert "starts below the expected offset" in log.damage
 
 
+@pytest.mark.parametrize("is_torn", [True, False], ids=["torn", "bytes of a failed write"])
+def test_a_segment_behind_bad_bytes_that_cannot_be_opened_is_damage(is_torn: bool) -> None:
+    """Its records may have been acknowledged. The log opens, as does the broker."""
+    disk = sim_disk()
+    log = open_log(disk)
+    fill(log, 2)
+    fill(log, 20, sync=False)
+    first, second, *_others = paths = files(disk, ".log")
+    if is_torn:
+        disk.flip_bit(first, 8 * (len(disk.read_file(first, bytes_max=10_000)) - 1))
+    else:
+        disk.open(first).append([b"x" * 50])
+    disk.crash()
+    disk.faults.append(Fault({"open"}, errno.EIO, path=second, times=FOREVER))
+    log = open_log(disk)
+    assert f"{first} is corrupt" in log.damage
+    assert second in log.damage
+    assert not log.is_torn
+    assert files(disk, ".log") == paths
+    disk.faults.clear()
+    disk.crash()
+    disk.faults.append(Fault({"open"}, errno.EMFILE, path=second, times=FOREVER))
+    with pytest.raises(OSError, match="open files"):
+        open_log(disk)
+
+
 # -- the torn end of a replica ---------------------------------------------------------------------
 
 
