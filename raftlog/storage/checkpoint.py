@@ -222,7 +222,9 @@ class Copies:
 
     def forget_topic(self, topic_id: str) -> None:
         """Like ``forget``, for all copies of a topic."""
-        self._remove(*(key for key in self.rows if key.startswith(_key(topic_id, ""))))
+        with self._lock:  # syncs of other topics add records
+            keys = [key for key in self.rows if key.startswith(_key(topic_id, ""))]
+        self._remove(*keys)
 
     def _remove(self, *keys: str) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -859,6 +860,37 @@ def test_records_after_the_first_are_saved_together() -> None:
     known = Copies(disk, DATA, new_id=lambda: "x", is_new=True).rows
     assert [record.durable_end_offset for record in known.values()] == [1, 1, 1, 1]
     assert len({record.copy_id for record in known.values()}) == 4
+
+
+def test_copies_of_a_topic_are_forgotten_while_others_are_recorded() -> None:
+    """By the threads of syncs. Without a lock, nearly each search ends with an error."""
+    disk = checkpoint_new_disk()
+    disk.make_dirs(DATA)
+    copies = Copies(disk, DATA, new_id=lambda: "x", is_new=True)
+    record = CopyRecord(1, 2, 3, 4)
+    copies.recorded.update(f"{number}/0" for number in range(100_000))
+    for number in range(2_000):
+        copies.of(f"{number}", 0).record(record)
+    is_over = threading.Event()
+
+    def write() -> None:
+        for number in range(2_000, 100_000):
+            if is_over.is_set():
+                break
+            copies.of(f"{number}", 0).record(record)
+
+    thread = threading.Thread(target=write)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for number in range(20):
+            copies.forget_topic(f"{number}")
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join()
+    assert not any(f"{number}/0" in copies.rows for number in range(20))
 
 
 # -- a durable end that is newer than the checkpoint on the disk -----------------------------------
