@@ -603,8 +603,7 @@ class Log:
 
     def complete_sync(self, task: SyncTask) -> None:
         """Accept a task that has run. The records that it covers are now durable."""
-        assert task is self._task
-        self._task = None
+        self._take_back(task)
         # guard: durable end is what the task covers
         self.durable_end_offset = max(self.durable_end_offset, task.end_offset)
         self._segments.remember(task.end_offset, task.end_position)
@@ -617,10 +616,17 @@ class Log:
         failed (``StorageFailedError``): it is unknown which unsynced bytes are durable, and another
         sync could succeed without writing them.
         """
-        assert task is self._task
-        self._task = None
+        self._take_back(task)
         # guard: failed fsync is fatal
         return self._failed(f"syncing {self.directory}", error)
+
+    def _take_back(self, task: SyncTask) -> None:
+        assert task is self._task
+        self._task = None
+        if self.damage and not self.is_offline:  # found since the task began
+            with suppress(OSError):
+                # guard: a sync leaves no index of corrupt bytes
+                self._remove_indexes(self.readable_end_offset)
 
     def record_copy(self) -> None:
         """Record this copy in the data directory, durably. Any thread may call. Raises
@@ -702,10 +708,7 @@ class Log:
         self.is_torn = False
         with suppress(OSError):
             self._checkpoint.update(sync=True)
-            for segment in self._segments:
-                if segment.next_offset > offset:
-                    segment.remove_index()
-            self._disk.sync_dir(self.directory)
+            self._remove_indexes(offset)
 
     @property
     def is_offline(self) -> bool:

@@ -1012,6 +1012,29 @@ def test_what_was_noted_is_found_again_at_the_next_start() -> None:
         assert log.log_end_offset == 10
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_found_during_a_sync_is_found_again_at_the_next_start(fails: bool) -> None:
+    """The sync writes an index that vouches for the corrupt bytes."""
+    disk = sim_disk()
+    log = open_log(disk, ONE_SEGMENT)
+    fill(log, 10)
+    disk.flip_bit(files(disk, ".log")[0], 8 * 900)
+    task = log.begin_sync(snapshot=True)
+    assert task is not None
+    with pytest.raises(DamagedLogError):
+        log.verify(0, bytes_max=limits.MIB)
+    if fails:
+        disk.faults.append(Fault({"write"}, path="*.producers*"))
+        with pytest.raises(OSError, match="error") as failure:
+            task.run()
+        assert files(disk, ".index")
+        log.failed_sync(task, failure.value)
+    else:
+        task.run()
+        log.complete_sync(task)
+    assert "bytes and their CRC disagree" in killed(disk, ONE_SEGMENT).damage
+
+
 def closed_again(disk: SimDisk) -> Log:
     log = killed(disk, SEGMENTED)
     log.close()
