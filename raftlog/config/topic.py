@@ -257,6 +257,12 @@ class TopicConfig:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
 
+    def oldest_ms(self, now_ms: int) -> int:
+        """Return the lowest timestamp that a producer may send at ``now_ms``."""
+        if self.message_timestamp_type == "LogAppendTime":
+            return 0
+        return max(now_ms - self.message_timestamp_before_max_ms, 0)
+
     @property
     def is_deleted_by_age(self) -> bool:
         """Whether ``retention.ms`` and ``retention.bytes`` apply."""

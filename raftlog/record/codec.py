@@ -92,12 +92,12 @@ def open_header(batch: Buffer, *, check_crc: bool) -> tuple[BatchHeader, Payload
     return header, NO_COLUMNS
 
 
-def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
+def validate(data: Buffer, *, keys_required: bool = False, oldest_ms: int = 0) -> BatchHeader:
     """Check exactly one batch so that every reader can decode it, and return its header.
 
     Brokers check the batches of producers with it: checksums, counts, sizes and columns, at no cost
-    per record. Raises ``CorruptBatchError``, and with ``keys_required`` ``KeyRequiredError`` if a
-    record has no key.
+    per record. Raises ``CorruptBatchError``, with ``keys_required`` ``KeyRequiredError`` if a
+    record has no key, and ``InvalidRequestError`` if one is older than ``oldest_ms``.
     """
     header, rows = open_batch(data, check_crc=True)
     # guard: a key may be missing in a few records
@@ -109,7 +109,18 @@ def validate(data: Buffer, *, keys_required: bool = False) -> BatchHeader:
             'record of each key. Send every record with a key (b"" is a key), or set the topic\'s '
             "cleanup.policy to delete"
         )
+    # guard: each timestamp is compared with the oldest that is accepted
+    if oldest_ms and header.record_count and columns.lowest_of(rows.timestamps) < oldest_ms:
+        raise InvalidRequestError(too_old(columns.lowest_of(rows.timestamps), oldest_ms))
     return header
+
+
+def too_old(timestamp_ms: int, oldest_ms: int) -> str:
+    """Return the text of the error for a record that is older than ``oldest_ms``."""
+    return (
+        f"timestamp {timestamp_ms} is before {oldest_ms}, the oldest that "
+        "message.timestamp.before.max.ms of the topic accepts now. Check the producer's clock"
+    )
 
 
 def decode_lists(batch: Buffer, *, check_crc: bool = True) -> RecordLists:

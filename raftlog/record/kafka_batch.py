@@ -47,7 +47,7 @@ from raftlog.record.batch import (
     crc32c,
     seal_payload,
 )
-from raftlog.record.codec import open_batch
+from raftlog.record.codec import open_batch, too_old
 from raftlog.record.compression import Codec
 from raftlog.record.kafka_rows import PREFIX
 from raftlog.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer, TimestampMs
@@ -102,8 +102,8 @@ class _Sealed(NamedTuple):
 class CheckedBatch(NamedTuple):
     """A batch of a Kafka client that can be stored. ``section``: its records, as sent.
 
-    Timestamps are those of the records: the first's, the lowest, the highest; all -1 if it has
-    none. ``kafka_crc`` is that of the batch with its corrected fields.
+    Timestamps are those of the records: the first's and the highest; both -1 if it has none.
+    ``kafka_crc`` is that of the batch with its corrected fields.
     """
 
     section: Buffer
@@ -112,7 +112,6 @@ class CheckedBatch(NamedTuple):
     record_count: int
     base_timestamp_ms: int
     first_timestamp_ms: int
-    min_timestamp_ms: int
     max_timestamp_ms: int
     producer_id: int
     producer_epoch: int
@@ -144,13 +143,15 @@ def check_batch(
     uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
     keys_required: bool = False,
     is_stamped: bool = False,
+    oldest_ms: TimestampMs = 0,
 ) -> CheckedBatch:
     """Check the batch that a Kafka client sent for one partition, with each of its records.
 
     ``data``: the field ``records`` of the request, which must be exactly one batch.
     ``uncompressed_max``: the most bytes that its records may have, decompressed.
     ``keys_required``: whether a record without a key is an error, as in a compacted topic.
-    ``is_stamped``: whether the leader stamps records with its time.
+    ``is_stamped``: whether the leader stamps records with its time. ``oldest_ms``: the lowest
+    timestamp that the topic accepts.
     Raises ``KafkaBatchError``, whose ``kind`` is Kafka's error.
     """
     _check_whole(data)
@@ -184,6 +185,9 @@ def check_batch(
             f"timestamps from {min_ms} to {max_ms} ms are not all within 0 and "
             f"{limits.TIMESTAMP_MS_MAX}, nor all absent (-1)",
         )
+    # guard: Kafka batch: the oldest timestamp
+    if has_times and min_ms < oldest_ms:
+        _refuse(KafkaBatchFault.INVALID_TIMESTAMP, too_old(min_ms, oldest_ms))
     # guard: Kafka batch: the highest timestamp
     right = sealed._replace(attributes=sealed.attributes & _KNOWN_ATTRIBUTES, max_timestamp=max_ms)
     if sealed.producer_id < 0:
@@ -199,7 +203,6 @@ def check_batch(
         record_count=count,
         base_timestamp_ms=base,
         first_timestamp_ms=base + facts.first_delta,
-        min_timestamp_ms=min_ms,
         max_timestamp_ms=max_ms,
         producer_id=right.producer_id,
         producer_epoch=right.producer_epoch,

@@ -362,6 +362,13 @@ def highest_of(column: Buffer) -> int:
     return int(u64_array(column).max())
 
 
+def lowest_of(column: Buffer) -> int:
+    """Return the lowest of at least one unsigned 64-bit integer."""
+    if len(column) < NUMPY_FROM * U64_BYTES:
+        return min(u64(column))
+    return int(u64_array(column).min())
+
+
 def find_at_least(column: Buffer, bound: int) -> int:
     """Return the index of the first unsigned 64-bit integer at or above ``bound``; the count if
     there is none.

@@ -142,8 +142,11 @@ class _Produce:
             # guard: a producer of another epoch
             host.check_epoch(part.leader_epoch)
             _check_layout(batch)
+            config, oldest_ms = host.log.config, 0
+            if part.base_offset == NO_BASE_OFFSET:  # else the source of the mirror has checked it
+                oldest_ms = config.oldest_ms(context.clock.wall_ms())
             # guard: a compacted topic accepts only records with keys
-            check = partial(validate, batch, keys_required=host.log.config.is_compacted)
+            check = partial(validate, batch, keys_required=config.is_compacted, oldest_ms=oldest_ms)
             is_large = uncompressed_bytes > limits.VALIDATED_ON_LOOP_BYTES_MAX
             header: BatchHeader = (yield check) if is_large else check()
             config = host.log.config

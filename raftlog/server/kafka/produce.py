@@ -59,7 +59,7 @@ from raftlog.server.kafka.reply import (
 from raftlog.server.partition import Partition
 from raftlog.server.scheduling import Steps, in_steps
 from raftlog.storage.producer_state import ActiveProducer
-from raftlog.types import NO_TIMESTAMP, Buffer, check_not_internal
+from raftlog.types import NO_TIMESTAMP, Buffer, TimestampMs, check_not_internal
 
 ACKS: Final = (-1, 0, 1)
 # A batch is checked on the loop if that takes a few milliseconds at most.
@@ -263,7 +263,8 @@ class _Produce:
             )
         most = limits.BATCH_UNCOMPRESSED_BYTES_MAX if _is_compressed(records) else len(records)
         self._uncompressed_left -= most
-        stored, header = yield from _accepted(records, config)
+        now_ms = self._context.clock.wall_ms()
+        stored, header = yield from _accepted(records, config, now_ms)
         self._uncompressed_left += most - header.uncompressed_length
         return stored, header
 
@@ -350,7 +351,7 @@ class _Produce:
 
 
 def _accepted(
-    records: Buffer, config: TopicConfig
+    records: Buffer, config: TopicConfig, now_ms: TimestampMs
 ) -> Generator[Any, Any, tuple[bytearray, BatchHeader]]:
     """Return the batch as it is stored, and its header; checked in a thread if it is large.
 
@@ -369,6 +370,7 @@ def _accepted(
         records,
         keys_required=config.is_compacted,
         is_stamped=config.message_timestamp_type == "LogAppendTime",
+        oldest_ms=config.oldest_ms(now_ms),
     )
     is_compressed = _is_compressed(records)
     on_loop_max = COMPRESSED_ON_LOOP_BYTES_MAX if is_compressed else CHECKED_ON_LOOP_BYTES_MAX
@@ -392,12 +394,14 @@ def _accept(
     *,
     keys_required: bool,
     is_stamped: bool,
+    oldest_ms: TimestampMs,
     uncompressed_max: int = limits.BATCH_UNCOMPRESSED_BYTES_MAX,
 ) -> tuple[bytearray, BatchHeader]:
     checked = check_batch(
         records,
         keys_required=keys_required,
         is_stamped=is_stamped,
+        oldest_ms=oldest_ms,
         uncompressed_max=uncompressed_max,
     )
     stored = to_stored(checked)

@@ -359,9 +359,9 @@ def test_the_limits_of_the_topic_are_those_of_the_source_of_a_mirrored_batch(
     client: Client,
 ) -> None:
     client.create("t", max_message_bytes="2000", message_timestamp_before_max_ms="1")
-    large, old = keyed_batch([b"x" * 3_000]), keyed_batch([b"x"], timestamps_ms=1)
+    large, old = keyed_batch([b"x" * 3_000]), keyed_batch([b"x"] * 2, timestamps_ms=[1 << 42, 1])
     assert isinstance(error_of(client.produce("t", large)), RecordTooLargeError)
-    assert isinstance(error_of(client.produce("t", old)), InvalidRequestError)
+    assert "timestamp 1 is before" in str(error_of(client.produce("t", old)))
     assert mirrored(client, large, 0).base_offset == 0
     assert mirrored(client, old, 1).base_offset == 1
 

@@ -178,8 +178,12 @@ def test_records_without_keys_of_a_compacted_topic(
 def test_timestamps_too_far_away(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
     with kafka_broker.client() as native:
         native.create("times", message_timestamp_before_max_ms="1000")
-    old = kafka_batch([KafkaRecord(b"a", timestamp_ms=1)])
-    assert kafka_client.produce("times", old).error_code == errors.INVALID_TIMESTAMP
+    now_ms = kafka_broker.clock.wall_ms()
+    for times in ([1], [now_ms, 1], [now_ms - 1_001, now_ms]):
+        old = kafka_batch([KafkaRecord(b"a", timestamp_ms=each) for each in times])
+        assert kafka_client.produce("times", old).error_code == errors.INVALID_TIMESTAMP
+    good = kafka_batch([KafkaRecord(b"a", timestamp_ms=each) for each in (now_ms, now_ms - 900)])
+    assert kafka_client.produce("times", good).error_code == errors.NONE
 
 
 def test_the_leaders_time(kafka_client: KafkaClient, kafka_broker: RunningBroker) -> None:
