@@ -262,9 +262,16 @@ class Log:
         Raises ``DamagedLogError``, also if that record may be in the corrupt part of the log.
         """
         from_offset = self.log_start_offset
-        is_hidden = self.producers.transactions.has_aborted if skip_aborted else None
-        while (newer := self._find_newer(timestamp_ms, from_offset, is_hidden)) is not None:
+        while (newer := self._find_newer(timestamp_ms, from_offset)) is not None:
             segment, position, header = newer
+            if skip_aborted and self.producers.transactions.has_aborted(header):
+                # Only the CRC of the whole batch covers whose it is.
+                # guard: a search by time skips no corrupt batch as an aborted one
+                segment.check_batch(position, header)
+                # guard: a search by time passes over an aborted transaction in steps
+                yield None
+                from_offset = max(header.next_offset, self.log_start_offset)
+                continue
             batch = segment.pread(header.length, position)
             decode = partial(find_timestamp, batch, timestamp_ms, from_offset=from_offset)
             # guard: a search by time decompresses large batches in a thread
@@ -281,13 +288,10 @@ class Log:
         return None
 
     def _find_newer(
-        self,
-        timestamp_ms: TimestampMs,
-        from_offset: Offset,
-        is_hidden: Callable[[BatchHeader], bool] | None,
+        self, timestamp_ms: TimestampMs, from_offset: Offset
     ) -> tuple[Segment, int, BatchHeader] | None:
         for segment in self._segments:
-            newer = segment.find_newer(timestamp_ms, from_offset=from_offset, is_hidden=is_hidden)
+            newer = segment.find_newer(timestamp_ms, from_offset=from_offset)
             if newer is not None:
                 return segment, *newer
         return None

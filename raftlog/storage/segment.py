@@ -33,9 +33,10 @@ NAME_DIGITS: Final = 20
 # Read size in bytes for scans of a whole segment.
 _WALK_BYTES: Final = 256 * limits.KIB
 
-# Search by time in steps. It yields work for any thread; ``send`` passes its result.
+# Search by time in steps. It yields work for any thread, and ``send`` passes its result; or None
+# where other work may be done first.
 Found: TypeAlias = OffsetAndTimestamp | None
-TimestampSearch: TypeAlias = Generator[Callable[[], Found], Found, Found]
+TimestampSearch: TypeAlias = Generator[Callable[[], Found] | None, Found, Found]
 
 
 def file_name(base_offset: Offset, suffix: str) -> str:
@@ -248,12 +249,10 @@ class Segment:
         timestamp_ms: TimestampMs,
         *,
         from_offset: Offset,
-        is_hidden: Callable[[BatchHeader], bool] | None = None,
     ) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends after ``from_offset`` and has a
         record with a timestamp of at least ``timestamp_ms``, or None. Markers of transactions are
-        no records: theirs are the times of commits. ``is_hidden``: whether to pass over a batch.
-        Raises ``DamagedLogError``.
+        no records: theirs are the times of commits. Raises ``DamagedLogError``.
         """
         if self.summary.newest_timestamp_ms < timestamp_ms:
             return None
@@ -262,13 +261,13 @@ class Segment:
         for position, header in self.headers(start):
             if header.next_offset <= from_offset:
                 continue
-            is_newer = header.record_count and header.newest_timestamp_ms >= timestamp_ms
-            if is_newer and not header.is_control and not (is_hidden and is_hidden(header)):
+            has_records = header.record_count and not header.is_control
+            if has_records and header.newest_timestamp_ms >= timestamp_ms:
                 return position, header
-            # Only the CRC of the whole batch covers its timestamps, and whether it is hidden. After
-            # ``end`` there can be any number of older batches, but only if the first such record is
-            # below ``from_offset`` or hidden, or the first such batch has no record.
-            if is_newer or end is None or position < end:
+            # Only the CRC of the whole batch covers its timestamps. After ``end`` there can be any
+            # number of batches, but only if the first such batch is below ``from_offset``, or has
+            # no record.
+            if end is None or position < end:
                 # guard: a search by time skips no corrupt batch
                 self.check_batch(position, header)
         return None

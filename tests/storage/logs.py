@@ -114,7 +114,8 @@ def searched(search: TimestampSearch) -> OffsetAndTimestamp | None:
     found = None
     while True:
         try:
-            found = search.send(found)()
+            work = search.send(found)
+            found = work() if work is not None else None
         except StopIteration as end:
             result: OffsetAndTimestamp | None = end.value
             return result

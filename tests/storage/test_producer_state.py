@@ -25,7 +25,7 @@ from raftlog.errors import (
 )
 from raftlog.protocol.records import AbortedTransaction
 from raftlog.record import KAFKA_ROWS, BatchHeader, decode_lists, parse_header
-from raftlog.record.batch import COMPACTED, CONTROL, TRANSACTIONAL
+from raftlog.record.batch import COMPACTED, CONTROL, HEADER_BYTES, TRANSACTIONAL
 from raftlog.record.kafka_batch import marker_batch, to_kafka
 from raftlog.storage import Log
 from raftlog.storage.producer_state import (
@@ -806,6 +806,27 @@ def test_a_time_is_that_of_an_aborted_record_only_for_those_who_read_it() -> Non
     last = log.offset_for_timestamp(NOW_MS - 85, end_offset=stable(log), skip_aborted=True)
     assert searched(last) is None
     assert searched(log.offset_for_timestamp(NOW_MS - 85, end_offset=19)) == (18, NOW_MS - 80)
+
+
+def test_a_search_by_time_passes_over_an_aborted_transaction_in_steps() -> None:
+    log = open_log(sim_disk())
+    for number in range(3):
+        transactions_send(log, ONE, number, timestamps_ms=NOW_MS - 90)
+    end(log, ONE, commit=False)
+    search = log.offset_for_timestamp(NOW_MS - 90, end_offset=4, skip_aborted=True)
+    assert list(search) == [None] * 3
+
+
+def test_a_search_by_time_takes_no_corrupt_batch_for_an_aborted_one() -> None:
+    disk = sim_disk()
+    log = open_log(disk)
+    transactions_send(log, ONE, 0, timestamps_ms=NOW_MS - 90)
+    end(log, ONE, commit=False)
+    log.sync()
+    (path,) = files(disk, ".log")
+    disk.flip_bit(path, 8 * HEADER_BYTES)
+    with pytest.raises(DamagedLogError, match="their CRC disagree"):
+        searched(log.offset_for_timestamp(NOW_MS - 90, end_offset=2, skip_aborted=True))
 
 
 def test_a_marker_counts_once_it_is_committed() -> None:
