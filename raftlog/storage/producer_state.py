@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -85,17 +84,21 @@ class ActiveProducer(NamedTuple):
     transaction_start: Offset
 
 
-@dataclass(slots=True)
-class _Producer:
+class _Producer(NamedTuple):
+    """A row of a state file. Immutable, so that a thread can write the rows of a moment.
+
+    ``first_offset``: of the first batch of the epoch that was added to the table.
+    ``coordinator_epoch``, ``marker_ms``: of the last marker. It counts as activity (KAFKA-9144).
+    Invariant: at most PRODUCER_BATCHES_REMEMBERED ``batches``, in the order written, never empty. A
+    marker that began the epoch is one, of sequence -1: the next batch has sequence 0.
+    """
+
+    producer_id: int
     epoch: int
-    first_offset: Offset  # first batch of the epoch that was added to the table
-    coordinator_epoch: LeaderEpoch = -1  # of the last marker
-    marker_ms: TimestampMs = -1  # time of the last marker: it counts as activity (KAFKA-9144)
-    # Invariant: at most PRODUCER_BATCHES_REMEMBERED, in the order written, never empty. A marker
-    # that began the epoch is one, of sequence -1: the next batch has sequence 0.
-    batches: deque[WrittenBatch] = field(
-        default_factory=lambda: deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
-    )
+    batches: tuple[WrittenBatch, ...]
+    first_offset: Offset
+    coordinator_epoch: LeaderEpoch = -1
+    marker_ms: TimestampMs = -1
 
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
@@ -270,21 +273,22 @@ class ProducerTable:
 
     def note(self, header: BatchHeader) -> None:
         """Add a batch of the log. It was checked when it was appended."""
-        producer_id = header.producer_id
+        producer_id, epoch = header.producer_id, header.producer_epoch
         producer = self._producers.pop(producer_id, None)
-        is_new = producer is None or header.producer_epoch != producer.epoch
-        if producer is None or is_new:
+        if producer is None or producer.epoch != epoch:
             coordinator_epoch = -1 if producer is None else producer.coordinator_epoch
-            producer = _Producer(header.producer_epoch, header.base_offset, coordinator_epoch)
-        self._producers[producer_id] = producer
+            producer = _Producer(producer_id, epoch, (), header.base_offset, coordinator_epoch)
         if header.is_control:
-            producer.coordinator_epoch = header.base_sequence
-            producer.marker_ms = header.append_timestamp
+            producer = producer._replace(
+                coordinator_epoch=header.base_sequence, marker_ms=header.append_timestamp
+            )
             self.transactions.end(producer_id, header.base_offset, is_commit=header.is_commit)
         elif header.is_transactional:
             self.transactions.begin(producer_id, header.base_offset)
-        if is_new or not header.is_control:
-            producer.batches.append(_written(header))
+        if not (producer.batches and header.is_control):
+            batches = *producer.batches, _written(header)
+            producer = producer._replace(batches=batches[-limits.PRODUCER_BATCHES_REMEMBERED :])
+        self._producers[producer_id] = producer
         if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
             del self._producers[next(each for each in self._producers if self._may_go(each))]
 
@@ -334,11 +338,13 @@ class ProducerTable:
                 )
                 # One that was compacted since is in both, and only this table has its checksum.
                 batches = {batch.base_offset: batch for batch in (*theirs, *kept)}
-                producer.batches.clear()
-                producer.batches.extend(batches[offset] for offset in sorted(batches))
-                if other is not None:
-                    producer.coordinator_epoch = other.coordinator_epoch
-                    producer.marker_ms = other.marker_ms
+                newest = sorted(batches)[-limits.PRODUCER_BATCHES_REMEMBERED :]
+                marked = producer if other is None else other
+                self._producers[producer_id] = producer._replace(
+                    batches=tuple(batches[offset] for offset in newest),
+                    coordinator_epoch=marked.coordinator_epoch,
+                    marker_ms=marked.marker_ms,
+                )
         by_last_write = sorted(self._producers.items(), key=lambda p: p[1].batches[-1].base_offset)
         self._producers = dict(by_last_write)
         if rebuilt is not None:
@@ -371,20 +377,10 @@ class ProducerTable:
         return len(expired)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the table as the content of a state file."""
+        """Return the table as the content of a state file, which later changes do not change."""
         transactions = self.transactions.snapshot()
         return {
-            "producers": [
-                [
-                    producer_id,
-                    producer.epoch,
-                    [list(batch) for batch in producer.batches],
-                    producer.first_offset,
-                    producer.coordinator_epoch,
-                    producer.marker_ms,
-                ]
-                for producer_id, producer in self._producers.items()
-            ],
+            "producers": list(self._producers.values()),
             **({"transactions": transactions} if any(transactions.values()) else {}),
         }
 
@@ -392,12 +388,11 @@ class ProducerTable:
     def from_snapshot(cls, state: dict[str, Any]) -> ProducerTable:
         table = cls()
         for producer_id, epoch, batches, *rest in state["producers"]:
-            written = [WrittenBatch(*batch) for batch in batches]
+            written = tuple(WrittenBatch(*batch) for batch in batches)
             # Snapshots of older releases lack the first offset, and the rest of transactions. Use
             # the oldest known batch.
-            first_offset = rest[0] if rest else written[0].base_offset
-            producer = table._producers[producer_id] = _Producer(epoch, first_offset, *rest[1:3])
-            producer.batches.extend(written)
+            last = rest[:3] or [written[0].base_offset]
+            table._producers[producer_id] = _Producer(producer_id, epoch, written, *last)
         if "transactions" in state:
             table.transactions = LogTransactions.from_snapshot(state["transactions"])
         return table
@@ -560,9 +555,9 @@ class LogTransactions:
     def snapshot(self) -> dict[str, Any]:
         """Return the content of a state file. Markers that may not be committed are in it."""
         return {
-            "open": [list(each) for each in self._open.items()],
-            "ending": [list(each) for each in self._ending],
-            "aborted": [list(each) for each in self._aborted],
+            "open": list(self._open.items()),
+            "ending": list(self._ending),
+            "aborted": self._aborted.copy(),
         }
 
     @classmethod

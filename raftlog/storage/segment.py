@@ -855,8 +855,13 @@ class LogFiles:
     def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
         """Save the producer table as of ``offset``, durably. The log is durable up to ``offset``.
         Raises ``OSError``."""
+        # Row by row: one call for all producers would hold the interpreter, and so the event loop.
+        rows = state_files.array_of(map(state_files.text_of, state["producers"]))
+        others = {name: part for name, part in state.items() if name != "producers"}
+        members = {name: state_files.text_of(part) for name, part in others.items()}
+        text = state_files.object_of({**members, "producers": rows})
         with self._lock:
-            state_files.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), state)
+            state_files.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), text)
             self.snapshot_offset = max(self.snapshot_offset, offset)
             older = [other for other in self._snapshot_offsets() if other <= offset]
             for old in older[:-SNAPSHOTS_KEPT]:

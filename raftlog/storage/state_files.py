@@ -38,9 +38,12 @@ SPARE_BYTES_MIN: Final = 64 * limits.KIB
 _TEXT_POSITION: Final = len("00000000 ")
 
 
+_encode: Final = json.JSONEncoder(separators=(", ", ": "), sort_keys=True).encode
+
+
 def text_of(value: Any) -> str:
     """Return a value as it is written."""
-    return json.dumps(value, separators=(", ", ": "), sort_keys=True)
+    return _encode(value)
 
 
 def object_of(members: Mapping[str, str]) -> str:

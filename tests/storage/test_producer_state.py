@@ -27,7 +27,7 @@ from raftlog.protocol.records import AbortedTransaction
 from raftlog.record import KAFKA_ROWS, BatchHeader, decode_lists, parse_header
 from raftlog.record.batch import COMPACTED, CONTROL, HEADER_BYTES, TRANSACTIONAL
 from raftlog.record.kafka_batch import marker_batch, to_kafka
-from raftlog.storage import Log
+from raftlog.storage import Log, state_files
 from raftlog.storage.producer_state import (
     PRODUCER_EXPIRY_MS,
     SEQUENCES,
@@ -629,13 +629,29 @@ def test_truncation_takes_back_what_a_producer_wrote_there_and_no_more() -> None
         assert not send(log, 8).duplicate
 
 
+def test_a_snapshot_is_that_of_its_moment() -> None:
+    """A thread writes it while the log goes on."""
+    log = open_log(sim_disk())
+    send(log, 0)
+    transactions_send(log, OTHER, 0)
+    end(log, OTHER, commit=False)
+    state = log.producers.snapshot()
+    before = state_files.text_of(state)
+    send(log, 1)
+    transactions_send(log, OTHER, 1)
+    end(log, OTHER, commit=False)
+    assert state_files.text_of(state) == before != state_files.text_of(log.producers.snapshot())
+
+
 def test_sequences_wrap_at_2_31_through_a_restart() -> None:
     disk = sim_disk()
     log = open_log(disk)
     # As if it had written 2^31 - 2 records before: its table says so.
     send(log, 0)
     state = log.producers.snapshot()
-    state["producers"][0][2] = [[SEQUENCES - 4, SEQUENCES - 3, 0, 0, NOW_MS]]
+    (producer_id, epoch, _batches, *rest), *_ = state["producers"]
+    batches = [[SEQUENCES - 4, SEQUENCES - 3, 0, 0, NOW_MS]]
+    state["producers"] = [[producer_id, epoch, batches, *rest]]
     log.producers = type(log.producers).from_snapshot(state)
     assert not send(log, SEQUENCES - 2, 4).duplicate  # 2147483646, 2147483647, 0, 1
     assert not send(log, 2).duplicate
