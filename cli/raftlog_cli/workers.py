@@ -163,7 +163,9 @@ class Supervisor:
         status = 1
         try:
             _end_with_parent()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            # Not SIGINT: Ctrl-C signals the whole process group, and the SIGTERM of the supervisor
+            # would be a second signal, at which a broker exits at once.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGINT})
             status = self._starts[number]()
         except RaftlogError as error:
             self._say(f"raftlog worker {number + 1}: {error}")

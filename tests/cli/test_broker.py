@@ -240,6 +240,29 @@ def test_a_supervisor_notices_workers_although_its_parent_ignored_sigchld() -> N
     assert subprocess.run(command, check=True, capture_output=True, timeout=20).stdout == b"3\n"
 
 
+@pytest.mark.integration
+def test_ctrl_c_reaches_workers_through_their_supervisor() -> None:
+    """A terminal sends it to each process of the group. Workers took the supervisor's SIGTERM for a
+    second signal, and exited before their leaders had moved.
+    """
+    code = (
+        "import os, signal; from raftlog_cli.workers import Supervisor\n"
+        "def work():\n"
+        "    read, write = os.pipe()\n"
+        "    for each in (signal.SIGINT, signal.SIGTERM):\n"
+        "        signal.signal(each, lambda number, _frame: os.write(write, bytes([number])))\n"
+        "    print('ready', flush=True)\n"
+        "    return os.read(read, 1)[0]\n"
+        "print(Supervisor([work], say=print).run())"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"ready\n"
+        os.killpg(host.pid, signal.SIGINT)
+        assert int(host.stdout.read()) == signal.SIGTERM
+
+
 def test_a_worker_that_cannot_be_forked_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     supervisor = Supervisor([lambda: 0] * 2, say=said.append)
