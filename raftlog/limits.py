@@ -94,7 +94,7 @@ QUOTA_BURST_S: Final = 1.0  # of a rate: burst after an idle time
 QUOTA_BUCKETS_MAX: Final = 10_000  # users, client ids and addresses that a broker counts
 THROTTLE_MS_MAX: Final = 10_000  # for which a broker does not read from a connection
 AUDIT_EVENTS_PENDING_MAX: Final = 1_000  # of a broker, until they are stored
-AUDIT_EVENTS_PER_BATCH: Final = 100  # the longest fit max.message.bytes
+AUDIT_EVENTS_PER_BATCH: Final = 100  # fewer, if they do not fit max.message.bytes
 AUDIT_EVENTS_PER_S: Final = 100.0  # of a broker; more are dropped and counted
 AUDIT_RESOURCES_MAX: Final = 20  # topics, groups or rules that an event names
 

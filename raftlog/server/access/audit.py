@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from raftlog import limits
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RecordTooLargeError
 from raftlog.record import Codec, encode, seal
 from raftlog.security.acl import Principal
 from raftlog.security.quota import Bucket
@@ -80,6 +80,7 @@ class Audit:
         self._now = now
         self._bucket = Bucket(limits.AUDIT_EVENTS_PER_S, now())
         self._pending: deque[Event] = deque()
+        self._batch_events = limits.AUDIT_EVENTS_PER_BATCH  # fewer after a batch that was too large
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -139,11 +140,21 @@ class Audit:
         self._task = self._loop.create_task(self._write())
 
     async def _write(self) -> None:
-        """Write the oldest events. Those of a failed batch are written again later."""
-        events = list(islice(self._pending, limits.AUDIT_EVENTS_PER_BATCH))
+        """Write the oldest events. Those of a failed batch are written again later, and those of
+        one that is too large in smaller ones.
+        """
+        events = list(islice(self._pending, self._batch_events))
         done, seconds = len(events), 0.0
+        self._batch_events = limits.AUDIT_EVENTS_PER_BATCH
         try:
             await self._log.write(batch_of(events))
+        except RecordTooLargeError as error:
+            self._batch_events = max(done // 2, 1)
+            if done > 1:
+                done = 0
+            else:
+                self._counters.audit_dropped += 1
+                logger.warning("audit event dropped: error=%s", error)
         except RaftlogError as error:
             done, seconds = 0, RETRY_SECONDS
             logger.warning("audit events not written, retrying: error=%s", error)

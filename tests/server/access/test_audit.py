@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from raftlog.errors import (
     LeaderNotAvailableError,
     NotLeaderError,
     RaftlogError,
+    RecordTooLargeError,
 )
 from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec
@@ -84,6 +86,11 @@ def note(of: Audit, resource: str = "t", count: int = 1) -> None:
         )
 
 
+def incompressible(chars: int, seed: int) -> str:
+    numbers = random.Random(seed)
+    return "".join(chr(numbers.randrange(0x4E00, 0x9FFF)) for _ in range(chars))
+
+
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """On virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -147,6 +154,34 @@ def test_events_that_cannot_be_written_do_not_stop_the_others(
 
     run(test)
     assert "a bug" in caplog.text
+
+
+def test_events_that_are_too_large_together_are_written_apart() -> None:
+    """Clients choose the names of resources. One batch over max.message.bytes held up
+    all later events.
+    """
+
+    async def test() -> None:
+        log = Log()
+        made = audit(log)
+
+        async def write(batch: bytes) -> None:
+            if len(batch) > 4_000:
+                raise RecordTooLargeError("over max.message.bytes")
+            await Log.write(log, batch)
+
+        cast(Any, log).write = write
+        for number in range(9):
+            note(made, incompressible(60, number))
+        made.note("denial", principal=incompressible(5_000, 0), host="", request="fetch")
+        note(made, "after")
+        await asyncio.sleep(RETRY_SECONDS)
+        assert len(log.events) == 10
+        assert log.events[-1]["resources"][0] == "after"
+        assert max(log.sizes) > 1
+        assert dropped(made) == 1
+
+    run(test)
 
 
 def test_events_are_bounded_and_dropped_ones_are_counted() -> None:
