@@ -1136,4 +1136,4 @@ class Meter:
     def take_wait_ms(self) -> int:
         """Return for how long the client has to wait now, in ms; its next wait begins at 0."""
         wait_seconds, self._wait_seconds = self._wait_seconds, 0.0
-        return min(int(wait_seconds * 1_000), limits.THROTTLE_MS_MAX)
+        return int(min(wait_seconds * 1_000, limits.THROTTLE_MS_MAX))  # infinite for a tiny rate

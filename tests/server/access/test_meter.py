@@ -72,6 +72,9 @@ def test_a_wait_is_told_once_and_bounded() -> None:
     assert meter.take_wait_ms() == 0
     meter.use("producer_byte_rate", 1e9)
     assert meter.take_wait_ms() == limits.THROTTLE_MS_MAX
+    quotas.put(USER, {"producer_byte_rate": 1e-306})
+    meter.use("producer_byte_rate", 1e9)
+    assert meter.take_wait_ms() == limits.THROTTLE_MS_MAX
 
 
 def test_a_producer_over_its_quota_waits(broker: RunningBroker, client: Client) -> None:
