@@ -37,7 +37,6 @@ COVERED_BY = {
     "raftlog/client/scan.py": "tests/client/test_scan.py",
     "raftlog/kafka_names.py": "tests/test_types.py",
     "raftlog/scanning.py": "tests/test_scanning.py",
-    "raftlog/server/access/admission.py": "tests/server/test_authentication.py",
     "raftlog/server/apis/metadata.py": "tests/server/apis/test_topics.py",
     "raftlog/server/kafka/group_offsets.py": "tests/kafka/clients/test_groups.py",
     "raftlog/server/kafka/groups.py": "tests/kafka/clients/test_groups.py",

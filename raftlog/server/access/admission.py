@@ -28,7 +28,8 @@ ADMINISTRATION: Final = frozenset(
         *("AlterClientQuotas", "alter_users", "AlterUserScramCredentials"),
         *("alter_log_levels", "create_token", "renew_token", "expire_token"),
         *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
-        "WriteTxnMarkers",
+        *("ElectLeaders", "AlterPartitionReassignments", "UpdateFeatures"),
+        *("abort_transaction", "WriteTxnMarkers"),
     )
 )
 

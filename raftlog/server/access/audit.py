@@ -21,7 +21,7 @@ from raftlog import limits
 from raftlog.errors import RaftlogError, RecordTooLargeError
 from raftlog.record import Codec, encode, seal
 from raftlog.security.acl import Principal
-from raftlog.security.quota import Bucket
+from raftlog.security.quota import DEFAULT, Bucket
 from raftlog.server.metrics import Counters
 from raftlog.types import TimestampMs
 
@@ -191,8 +191,12 @@ def batch_of(events: Sequence[Event]) -> bytes:
 _LISTS: Final = (
     *("topics", "topic_names", "acls", "filters", "quotas", "groups", "groups_names"),
     *("resources", "creations", "entries", "partitions", "users", "changes"),
+    *("topic_partitions", "deletions", "upsertions", "feature_updates"),
 )
-_NAMES: Final = ("topic", "group", "group_id", "name", "resource_name", "logger", "token_id")
+_NAMES: Final = (
+    *("topic", "group", "group_id", "name", "resource_name", "logger", "token_id"),
+    *("transactional_id", "feature"),
+)
 
 
 def resources_of(message: Any) -> list[str]:
@@ -213,4 +217,6 @@ def _name(item: Any) -> str:
     entity = getattr(item, "entity", None)
     if isinstance(entity, msgspec.Struct):
         return str(entity)
+    if isinstance(entity, list):  # of a quota of a Kafka client
+        return ", ".join(f"{one.entity_type} {one.entity_name or DEFAULT}" for one in entity)
     return next((name for field in _NAMES if (name := getattr(item, field, None))), "")

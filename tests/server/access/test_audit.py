@@ -25,6 +25,7 @@ from raftlog.kafka import api as kafka_apis
 from raftlog.kafka import codec
 from raftlog.protocol import api as apis
 from raftlog.protocol.records import (
+    AbortTransactionRequest,
     CreateTopicsRequest,
     ProducedPartition,
     ProduceRequest,
@@ -35,6 +36,7 @@ from raftlog.protocol.schema import Failure
 from raftlog.protocol.security import CreateAclsRequest
 from raftlog.record import decode_lists, split
 from raftlog.security.acl import Acl
+from raftlog.server.access.admission import ADMINISTRATION
 from raftlog.server.access.audit import RETRY_SECONDS, Audit, resources_of
 from raftlog.server.broker import AuditTopic
 from raftlog.server.metrics import Counters
@@ -215,6 +217,33 @@ def test_a_request_is_shown_by_the_names_in_it() -> None:
     structs = codec.structs("request", kafka_apis.INCREMENTAL_ALTER_CONFIGS.key)
     resource = structs.AlterConfigsResource(resource_type=2, resource_name="t")
     assert resources_of(structs.root(resources=[resource])) == ["t"]
+    structs = codec.structs("request", kafka_apis.ELECT_LEADERS.key)
+    elected = structs.TopicPartitions(topic="t", partitions=[0])
+    assert resources_of(structs.root(topic_partitions=[elected])) == ["t"]
+    structs = codec.structs("request", kafka_apis.ALTER_USER_SCRAM_CREDENTIALS.key)
+    deletion, upsertion = structs.ScramCredentialDeletion, structs.ScramCredentialUpsertion
+    changed = structs.root(deletions=[deletion(name="a")], upsertions=[upsertion(name="b")])
+    assert resources_of(changed) == ["a", "b"]
+    structs = codec.structs("request", kafka_apis.ALTER_CLIENT_QUOTAS.key)
+    entity = [
+        structs.EntityData(entity_type="user", entity_name="a"),
+        structs.EntityData(entity_type="client-id", entity_name=None),
+    ]
+    assert resources_of(structs.root(entries=[structs.EntryData(entity=entity)])) == [
+        "user a, client-id <default>"
+    ]
+    assert resources_of(AbortTransactionRequest(transactional_id="x")) == ["x"]
+
+
+def test_administration_of_either_protocol_is_recorded() -> None:
+    """What one protocol records, the other one does for the same change."""
+    for names in (
+        ("transfer_leader", "ElectLeaders"),
+        ("reassign", "AlterPartitionReassignments"),
+        ("upgrade_features", "UpdateFeatures"),
+        ("abort_transaction", "WriteTxnMarkers"),
+    ):
+        assert set(names) <= ADMINISTRATION
 
 
 # -- the topic -------------------------------------------------------------------------------------
