@@ -244,9 +244,12 @@ class Read:
     def _go_on(self, *, final: bool) -> Steps:
         """Respond if there is enough data, and in any case if ``final`` or after the time limit."""
         context = self._context
-        remaining_seconds = self._deadline_seconds - context.loop.time()
-        final = final or remaining_seconds <= 0 or context.is_stopping
-        if final or self.may_be_enough():
+        # Again after a read that found too little: records may have arrived during its steps.
+        while True:
+            remaining_seconds = self._deadline_seconds - context.loop.time()
+            final = final or remaining_seconds <= 0 or context.is_stopping
+            if not (final or self.may_be_enough()):
+                break
             connection, responses = self._reply.connection, context.responses
             if not connection.may_answer_at_length:
                 connection.when_writable(self.resume)

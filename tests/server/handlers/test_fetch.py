@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,7 @@ from raftlog.protocol.records import (
     RecordsToDelete,
 )
 from raftlog.record.batch import CONTROL, TRANSACTIONAL
+from raftlog.server.apis.fetch import PartRead, Read
 from raftlog.storage import Log
 from tests.server.harness import (
     Client,
@@ -78,6 +82,30 @@ def test_a_waiting_fetch_is_woken_by_the_commit(broker: RunningBroker, client: C
         consumer.offset("t", "latest")
         assert not consumer.answered(waiting)
         client.produce("t", batch_of(b"a"))
+        assert consumer.fetched(waiting)[1] == [b"a"]
+
+
+def test_records_that_arrive_during_a_read_end_the_wait(
+    broker: RunningBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of many partitions takes several turns. Nothing watches them until it waits."""
+    read, reading, go_on = Read._read, threading.Event(), threading.Event()
+
+    def slow_read(self: Read) -> Generator[Any, Any, list[PartRead]]:
+        found = yield from read(self)
+        reading.set()
+        yield partial(go_on.wait, LONG_MS / 1_000)
+        return found
+
+    monkeypatch.setattr(Read, "_read", slow_read)
+    client.create("t")
+    with broker.client() as consumer:
+        waiting = consumer.send_fetch("t", 0, wait_ms_max=LONG_MS)
+        assert reading.wait(LONG_MS / 1_000)
+        client.produce("t", batch_of(b"a"))
+        go_on.set()
+        consumer.offset("t", "latest")  # so the fetch has answered, or waits
+        assert consumer.answered(waiting)
         assert consumer.fetched(waiting)[1] == [b"a"]
 
 
