@@ -724,8 +724,10 @@ class Host:
         texts = {1: own} | {n: each.text for n, each in answers.items() if not _fails(each)}
         up = "# HELP raftlog_worker_up Whether the worker answers (1) or not (0).\n"
         up += "# TYPE raftlog_worker_up gauge\n"
-        for number in (1, *answers):
-            up += f'raftlog_worker_up{{worker="{number}"}} {int(number in texts)}\n'
+        # Also with 401, as this request has no user: the worker works, and keeps its metrics.
+        answered = {1: True} | {n: each.status != 0 for n, each in answers.items()}
+        for number, is_up in answered.items():
+            up += f'raftlog_worker_up{{worker="{number}"}} {int(is_up)}\n'
         return await asyncio.to_thread(merge_metrics, texts) + up
 
 

@@ -324,16 +324,24 @@ def test_each_family_of_metrics_is_told_once_with_the_samples_of_all_workers() -
     }
 
 
-def test_a_worker_without_an_answer_has_no_metrics_and_is_down() -> None:
-    lost = Answer(401, "this broker requires authentication")
-    text = asyncio.run(host(metrics_2=Answer(200, OTHER), metrics_3=lost).metrics(OWN))
+@pytest.mark.parametrize(
+    ("answer", "is_up"),
+    [
+        (Answer(0, "its HTTP port does not answer: refused"), 0.0),
+        (Answer(401, "this broker requires authentication"), 1.0),
+    ],
+)
+def test_a_worker_without_an_answer_is_down(answer: Answer, is_up: float) -> None:
+    """One that keeps its metrics for users is not."""
+    text = asyncio.run(host(metrics_2=Answer(200, OTHER), metrics_3=answer).metrics(OWN))
+    assert 'raftlog_ready{worker="3"}' not in text
     up = {
         sample.labels["worker"]: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == "raftlog_worker_up"
     }
-    assert up == {"1": 1.0, "2": 1.0, "3": 0.0}
+    assert up == {"1": 1.0, "2": 1.0, "3": is_up}
 
 
 def test_a_port_at_which_nobody_listens_is_no_answer() -> None:
