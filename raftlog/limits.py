@@ -119,6 +119,7 @@ SESSION_TIMEOUT_MS_MAX: Final = 1_800_000  # Kafka's group.max.session.timeout.m
 HEARTBEAT_WAIT_MS_MAX: Final = 60_000
 INITIAL_REBALANCE_DELAY_MS: Final = 3_000  # Kafka's group.initial.rebalance.delay.ms
 CLASSIC_PROTOCOLS_MAX: Final = 100  # assignors that a member of a classic group offers
+CLASSIC_NAME_BYTES_MAX: Final = 32_767  # assignor, protocol type: longest text of old versions
 CLASSIC_METADATA_BYTES_MAX: Final = MIB  # a subscription, or an assignment
 # All subscriptions of a member, with its assignors' names: they and its assignment are one record.
 CLASSIC_MEMBER_BYTES_MAX: Final = 6 * MIB

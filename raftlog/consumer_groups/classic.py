@@ -428,6 +428,13 @@ class ClassicGroup:
                 f"join of group {self.id!r} with {len(join.protocols)} protocols: the maximum is "
                 f"{limits.CLASSIC_PROTOCOLS_MAX}"
             )
+        names = (join.protocol_type, *(name for name, _ in join.protocols))
+        # guard: each version of a response has room for the names of a classic group
+        if max(len(name.encode()) for name in names) > limits.CLASSIC_NAME_BYTES_MAX:
+            raise InvalidRequestError(
+                f"join of group {self.id!r} with a protocol type, or an assignor name, of more "
+                f"than {limits.CLASSIC_NAME_BYTES_MAX} bytes"
+            )
         size = sum(len(name.encode()) + len(metadata) for name, metadata in join.protocols)
         # guard: a classic member and its assignment fit one record
         if size > limits.CLASSIC_MEMBER_BYTES_MAX:
@@ -438,10 +445,10 @@ class ClassicGroup:
         others = [member for member in self.members.values() if member is not old]
         in_use = sum(member.protocol_bytes for member in others)
         _check_bytes(self.id, (metadata for _, metadata in join.protocols), in_use=in_use)
-        names = [dict(member.protocols).keys() for member in others]
+        known = [dict(member.protocols).keys() for member in others]
         offered = {name for name, _ in join.protocols}
         is_same_type = join.protocol_type == self.protocol_type or not others
-        if not join.protocol_type or not is_same_type or not offered.intersection(*names):
+        if not join.protocol_type or not is_same_type or not offered.intersection(*known):
             raise InconsistentGroupProtocolError(
                 f"group {self.id!r} has members of type {self.protocol_type!r} with other "
                 f"assignors than the joining {join.protocol_type[:100]!r} with "

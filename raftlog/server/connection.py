@@ -420,7 +420,12 @@ class Connection(asyncio.BufferedProtocol):
                 return
 
     def _encode(self, request: KafkaRequest, message: KafkaMessage) -> Steps:
-        buffers = yield from cast(KafkaConnectionState, self._state).reply(request, message)
+        try:
+            buffers = yield from cast(KafkaConnectionState, self._state).reply(request, message)
+        except Exception:
+            # guard: a response that cannot be encoded ends its connection
+            self.abort(f"internal error: a response to {request.api.name} cannot be encoded")
+            raise
         self._answered(request, buffers)
 
     def refuse(self, request: Request, error: RaftlogError) -> None:

@@ -272,6 +272,8 @@ def test_bounds_are_checked_before_anything_changes() -> None:
     for fields in (
         {"session_timeout_ms": 1},
         {"protocols": tuple((str(n), b"") for n in range(limits.CLASSIC_PROTOCOLS_MAX + 1))},
+        {"protocol_type": "é" * 16_384},
+        {"protocols": (("x" * (limits.CLASSIC_NAME_BYTES_MAX + 1), b""),)},
         {"protocols": (("x", bytes(limits.CLASSIC_METADATA_BYTES_MAX + 1)),)},
         {"protocols": tuple((str(n), bytes(limits.CLASSIC_METADATA_BYTES_MAX)) for n in range(9))},
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -589,6 +590,23 @@ def test_the_reason_of_a_close_is_in_a_response_and_in_the_log(
         assert client.is_closed()
     assert "connection closed: peer=127.0.0.1" in caplog.text
     assert "InitProducerId version 4 is invalid" in caplog.text
+
+
+def test_a_response_that_cannot_be_encoded_ends_its_connection(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would wait for it, and for all later ones, which leave in order."""
+
+    def fail(*_arguments: object) -> Any:
+        raise struct.error("'h' format requires -32768 <= number <= 32767")
+
+    with kafka_acting(broker, "admin") as client:
+        writer = codec.writer
+        monkeypatch.setattr(
+            codec, "writer", lambda kind, *key: fail if kind == "response" else writer(kind, *key)
+        )
+        client.send(apis.DESCRIBE_CLUSTER, 0)
+        assert client.is_closed()
 
 
 # -- reply -----------------------------------------------------------------------------------------

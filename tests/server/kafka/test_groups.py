@@ -414,6 +414,16 @@ def test_groups_are_listed_with_state_and_type(group_client: GroupClient) -> Non
     assert "listed" not in listed(group_client, types_filter=["consumer"])
 
 
+def test_texts_that_old_versions_cannot_have_are_refused(group_client: GroupClient) -> None:
+    """ListGroups before version 3 got no response while there was such a group, of any client."""
+    group_client.find("long")
+    longest = "x" * limits.CLASSIC_NAME_BYTES_MAX
+    refused = group_client.join("long", protocol_type=longest + "x")
+    assert refused.error_code == errors.INVALID_REQUEST
+    assert group_client.join("long", protocol_type=longest).error_code == errors.NONE
+    assert "long" in listed(group_client, 0)
+
+
 def test_an_emptied_group_keeps_its_protocol_type(group_client: GroupClient) -> None:
     group_client.leave("left", group_client.alone("left").member_id)
     answer = group_client.ask(apis.LIST_GROUPS, 5, message(apis.LIST_GROUPS))
