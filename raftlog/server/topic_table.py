@@ -60,7 +60,7 @@ class TopicTable:
         self.waits_for = ""  # the reason, while this broker is in no cluster
         # Called when topics were added, removed or extended.
         self.on_change: Callable[[], None] | None = None
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: dict[Callable[[], None], None] = {}  # until all topics are known
 
     def __iter__(self) -> Iterator[HostedTopic]:
         return iter([self._topics[name] for name in sorted(self._topics)])
@@ -139,16 +139,20 @@ class TopicTable:
     def complete(self) -> None:
         """All topics of the cluster are known."""
         self.is_complete = True
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for go in waiting:
             go()
 
     def when_complete(self, go: Callable[[], None]) -> None:
-        """Call ``go`` when all topics are known: now or later."""
+        """Call ``go`` when all topics are known: now, or later unless it is forgotten."""
         if self.is_complete:
             go()
         else:
-            self._waiting.append(go)
+            self._waiting[go] = None
+
+    def forget(self, go: Callable[[], None]) -> None:
+        """Do not call ``go`` any more."""
+        self._waiting.pop(go, None)
 
     def check_complete(self) -> None:
         """Raise ``ClusterNotReadyError`` while a missing topic may exist on other brokers."""

@@ -124,14 +124,14 @@ def await_topics(context: BrokerContext, reply: KafkaReply, steps: Steps) -> Non
         try:
             context.topics.check_complete()
         except ClusterNotReadyError as error:
+            context.topics.forget(go)
             reply.fail(error)
 
     timer = context.loop.call_later(TOPICS_WAIT_SECONDS_MAX, give_up)
 
     def go() -> None:
         timer.cancel()
-        if not reply.is_over:
-            reply.go_on(steps)
+        reply.go_on(steps)
 
     context.topics.when_complete(go)
 
