@@ -360,7 +360,9 @@ class Connection(asyncio.BufferedProtocol):
         self._process(())
 
     def throttle(self, seconds: float) -> None:
-        """Neither read nor handle requests for ``seconds``. Responses are sent."""
+        """Neither read nor handle requests for ``seconds``. Those that were started continue, and
+        responses are sent.
+        """
         if self._throttled or self._transport is None:
             return
         self._throttled = True
@@ -527,7 +529,9 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         held, work, turns = self._held, self._work, self.services.turns
         # guard: work in a thread delays its connection
-        while (work or held) and not (self._writing_paused or self._in_thread or self._throttled):
+        while (work or (held and not self._throttled)) and not (
+            self._writing_paused or self._in_thread
+        ):
             if self.peer_identity is None and not turns.has_time():
                 self._in_queue = True
                 turns.wait(self)

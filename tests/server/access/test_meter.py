@@ -121,6 +121,21 @@ def test_kafka_clients_wait_too(broker: RunningBroker) -> None:
         assert 1_000 <= answer.throttle_time_ms < 1_500
 
 
+def test_a_response_to_a_kafka_client_does_not_wait(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is encoded in steps, in a turn of the connection. The client waits after it."""
+    batch = kafka_batch([KafkaRecord(bytes(5_000), key=b"k")])
+    limit(broker, {"producer_byte_rate": 1_000.0}, QuotaEntity("k"))
+    with kafka_acting(broker, "k") as kafka:
+        # The clock of the test stands still: no share of the loop would end.
+        monkeypatch.setattr(broker.broker.connections.turns, "_now", time.monotonic)
+        began = time.monotonic()
+        answer = kafka.ask(kafka_apis.PRODUCE, 9, produce_request("t", batch))
+        assert answer.throttle_time_ms > 4_000
+        assert time.monotonic() - began < 2
+
+
 def test_time_on_the_loop_is_counted(broker: RunningBroker, client: Client) -> None:
     limit(broker, {"request_percentage": 1e-9})
     counters = broker.broker.context.counters
