@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 from raftlog import limits
@@ -27,6 +28,7 @@ from raftlog.kafka.errors import Place, code_of
 from raftlog.server.apis import cluster
 from raftlog.server.context import BrokerContext
 from raftlog.server.kafka.reply import KafkaReply, check_count
+from raftlog.server.scheduling import ITEMS_PER_STEP
 from raftlog.server.topic_table import HostedTopic
 
 _Elections = codec.structs("response", api.ELECT_LEADERS.key)
@@ -40,6 +42,12 @@ PREFERRED: Final = 0  # election types; UNCLEAN is the other one
 RETRY_S: Final = 0.1  # until the rate of transfers permits the next one
 QUORUM_TOPIC: Final = "__cluster_metadata"  # Kafka's name of the log of the cluster's state
 METRICS_INTERVAL_MS: Final = 300_000  # after which a client asks again for subscriptions
+
+
+async def _pause(done: int) -> None:
+    """Let other work run after some of many partitions. ``done``: those before."""
+    if done % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+        await asyncio.sleep(0)
 
 
 # -- ElectLeaders ----------------------------------------------------------------------------------
@@ -64,9 +72,11 @@ def handle_elections(context: BrokerContext, request: KafkaRequest, reply: Kafka
 
     async def elect_all() -> Message:
         results: list[Message] = []
+        done = count()
         for name, numbers in wanted:
             found: list[Message] = []
             for number in numbers:
+                await _pause(next(done))
                 code, text = await _elect(context, name, number, deadline, preferred=is_preferred)
                 if asked is None and code == errors.ELECTION_NOT_NEEDED:
                     continue
@@ -136,6 +146,7 @@ def handle_reassignments(context: BrokerContext, request: KafkaRequest, reply: K
     may_change_factor = message.allow_replication_factor_change
 
     async def reassign_all() -> Message:
+        done = count()
         return _Reassigned.root(
             error_message=None,
             allow_replication_factor_change=may_change_factor,
@@ -147,7 +158,9 @@ def handle_reassignments(context: BrokerContext, request: KafkaRequest, reply: K
                             partition_index=number, error_code=code, error_message=text
                         )
                         for number, (code, text) in (
-                            await _reassign(context, topic, may_change_factor=may_change_factor)
+                            await _reassign(
+                                context, topic, done, may_change_factor=may_change_factor
+                            )
                         ).items()
                     ],
                 )
@@ -160,16 +173,18 @@ def handle_reassignments(context: BrokerContext, request: KafkaRequest, reply: K
 
 
 async def _reassign(
-    context: BrokerContext, wanted: Message, *, may_change_factor: bool
+    context: BrokerContext, wanted: Message, done: Iterator[int], *, may_change_factor: bool
 ) -> dict[int, tuple[int, str | None]]:
     """Return the error and its text for each partition. What is right of a topic is stored in one
-    step, so that a new replication factor, which all its partitions have, is possible.
+    step, so that a new replication factor, which all its partitions have, is possible. ``done``:
+    counts the partitions of all topics.
     """
     found: dict[int, tuple[int, str | None]] = {}
     moves: dict[int, list[int]] = {}
     factors: set[int] = set()
     counts = Counter(each.partition_index for each in wanted.partitions)
     for each in wanted.partitions:
+        await _pause(next(done))
         number = each.partition_index
         try:
             if counts[number] > 1:

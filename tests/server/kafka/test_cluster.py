@@ -4,7 +4,7 @@ brokers are in three racks. Features and metrics of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from raftlog.kafka import codec, errors
 from raftlog.kafka.api import Api
 from raftlog.kafka.codec import Message
 from raftlog.server.kafka.topics import BROKER, DELETE, SET
+from raftlog.server.scheduling import ITEMS_PER_STEP
 from raftlog.testing.simulator.kafka import KafkaClient as SimulatedClient
 from raftlog.testing.simulator.world import (
     BrokerMachine,
@@ -26,6 +27,7 @@ from raftlog.testing.simulator.world import (
     start_broker,
 )
 from tests.server.cluster.simulated import Cluster
+from tests.server.harness import RunningBroker as HostedBroker
 from tests.server.kafka.kafka_client import KafkaClient
 
 Elections = codec.structs("request", apis.ELECT_LEADERS.key)
@@ -85,6 +87,42 @@ def outsider(cluster: Cluster) -> int:
     """The broker without a replica of the partition."""
     (found,) = {1, 2, 3, 4} - set(cluster.state(1).replicas)
     return found
+
+
+@pytest.mark.parametrize("api", [apis.ELECT_LEADERS, apis.ALTER_PARTITION_REASSIGNMENTS])
+def test_a_request_about_many_partitions_does_not_hold_up_others(
+    kafka_broker: HostedBroker,
+    kafka_client: KafkaClient,
+    monkeypatch: pytest.MonkeyPatch,
+    api: Api,
+) -> None:
+    count, turns, is_over = 5_000, 0, False
+    loop = kafka_broker.broker.context.loop
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not is_over:
+            loop.call_soon(turn)
+
+    if api is apis.ELECT_LEADERS:
+        asked = Elections.TopicPartitions(topic="missing", partitions=list(range(count)))
+        message = Elections.root(topic_partitions=[asked])
+    else:
+        parts = [Moves.ReassignablePartition(partition_index=n) for n in range(count)]
+        message = Moves.root(topics=[Moves.ReassignableTopic(name="missing", partitions=parts)])
+    context = kafka_broker.broker.context
+    begun = context.administration._begin
+
+    async def counted(work: Coroutine[Any, Any, None]) -> None:
+        nonlocal is_over
+        turn()
+        await work
+        is_over = True
+
+    monkeypatch.setattr(context.administration, "_begin", lambda work: begun(counted(work)))
+    assert kafka_client.ask(api, api.version_max, message).error_code == errors.NONE
+    assert turns > count / ITEMS_PER_STEP
 
 
 def settle(cluster: Cluster) -> None:
