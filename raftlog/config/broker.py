@@ -1293,9 +1293,15 @@ def read_toml(document: str) -> dict[str, str]:
     """Return the settings of a document by dotted key, as text. They are not validated."""
     try:
         # Some editors begin a file with a byte order mark.
-        return dict(_flatten(tomllib.loads(document.removeprefix("\ufeff")), prefix=""))
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(document.removeprefix("\ufeff"))
+    except ValueError as error:  # also of a number with thousands of digits
         raise InvalidConfigError(f"the configuration is not TOML: {error}") from error
+    found: dict[str, str] = {}
+    for name, text in _flatten(table, prefix=""):
+        if name in found:  # as "a.b" and as b of the table a: another key for TOML
+            raise InvalidConfigError(f"{name} is set twice. Remove one of them")
+        found[name] = text
+    return found
 
 
 def _flatten(table: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, str]]:

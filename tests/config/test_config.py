@@ -233,6 +233,18 @@ def test_defaults_survive_a_round_trip_through_text() -> None:
     assert BrokerConfig.from_text(text) == BrokerConfig()
 
 
+def test_a_setting_in_two_spellings_is_refused() -> None:
+    """For TOML, these are different keys: the last one was used without a message."""
+    with pytest.raises(
+        InvalidConfigError, match=r"log\.retention\.check\.interval\.ms is set twice"
+    ):
+        BrokerConfig.from_toml(
+            '"log.retention.check.interval.ms" = 1\n[log.retention.check]\ninterval.ms = 2\n'
+        )
+    with pytest.raises(InvalidConfigError, match="is not TOML"):
+        BrokerConfig.from_toml(f"id = {'9' * 5_000}")
+
+
 def test_a_bad_document_is_refused_with_the_reason() -> None:
     for document, words in [
         ("id = ", "not TOML"),
