@@ -92,7 +92,7 @@ async def values_of(broker: Broker, loop_delay: Durations, lags: LagTimes) -> Va
     _put_counters(broker, values)
     _put_partitions(values, survey)
     omitted_groups = await _put_groups(broker, values, lags)
-    values.put("raftlog_omitted_series", survey.omitted_topics + omitted_groups)
+    values.put("raftlog_omitted_series", len(survey.omitted_topics) + omitted_groups)
     values.put_durations("raftlog_event_loop_delay_seconds", loop_delay)
     return values
 
@@ -636,7 +636,7 @@ class Survey:
     out_of_sync: list[TopicPartition] = field(default_factory=list)
     needed: list[TopicPartition] = field(default_factory=list)
     topics: dict[str, TopicSizes] = field(default_factory=dict)
-    omitted_topics: int = 0
+    omitted_topics: set[str] = field(default_factory=set)
     followers: dict[int, FollowerLag] = field(default_factory=dict)
 
     def add(
@@ -675,7 +675,7 @@ class Survey:
         if sizes is None and len(self.topics) < limits.METRICS_TOPICS_MAX:
             sizes = self.topics[where.topic] = TopicSizes()
         if sizes is None:
-            self.omitted_topics += where.partition == 0
+            self.omitted_topics.add(where.topic)
         else:
             sizes.size_bytes += log.size_bytes
             sizes.segments += log.segment_count
