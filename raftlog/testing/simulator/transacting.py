@@ -35,6 +35,7 @@ from raftlog.testing.checker.transactions import Log, Place, Read, Transaction, 
 from raftlog.testing.simulator.faults import OF_STORED_BYTES, FaultPlan, striking
 from raftlog.testing.simulator.observer import node_of
 from raftlog.testing.simulator.transaction_observer import TransactionObserver
+from raftlog.testing.simulator.workload import CompactionPlan
 from raftlog.testing.simulator.world import (
     BrokerMachine,
     ClientMachine,
@@ -62,17 +63,20 @@ STALLS: Final = 0.08  # share of transactions that outlast their time limit
 REQUEST_MS: Final = 1_500
 PATIENCE_S: Final = 0.4
 HARMED_SHARE: Final = 0.5  # of the plans with faults of disks: stored bytes are harmed, too
+COMPACTED_SHARE: Final = 0.4  # of the plans: topics are compacted
 END_S: Final = 120.0  # for what is left to end, in virtual time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPlan:
     """``steps``: number of faults of processes and links. ``disks``: those of power and disks, at
-    the same time; None: none."""
+    the same time; None: none. ``compaction``: of the topics. Each record has a key of its own, so
+    it removes aborted records and markers only; None: topics are not compacted."""
 
     seed: int
     steps: int
     disks: FaultPlan | None = None
+    compaction: CompactionPlan | None = None
 
     @classmethod
     def draw(cls, seed: int) -> TransactionPlan:
@@ -83,7 +87,14 @@ class TransactionPlan:
             harmed = tuple(kind for kind in OF_STORED_BYTES if random.random() < 0.6)
             kinds = (*disks.kinds, *harmed)
             disks = replace(disks, kinds=kinds, harmed=(random.randint(1, BROKERS),))
-        return cls(seed=seed, steps=Random(f"{seed}/transactions").choice(STEPS), disks=disks)
+        random = Random(f"{seed}/compaction")
+        compacted = random.random() < COMPACTED_SHARE
+        return cls(
+            seed=seed,
+            steps=Random(f"{seed}/transactions").choice(STEPS),
+            disks=disks,
+            compaction=CompactionPlan.draw(random) if compacted else None,
+        )
 
 
 def run(plan: TransactionPlan, *, on_trace: Callable[[str], None] | None = None) -> Result:
@@ -107,6 +118,8 @@ class _Tale(Tale):
             transaction_state_log_num_partitions=2,
             transaction_max_timeout_ms=10_000,
         )
+        if self._plan.compaction is not None:
+            config = replace(config, log_cleaner_interval_ms=self._plan.compaction.interval_ms)
         return await start_broker(machine, config=config)
 
     # -- the course of events ----------------------------------------------------------------------
@@ -145,8 +158,9 @@ class _Tale(Tale):
         self._clients.append(client)
 
     async def _create(self, machine: ClientMachine) -> None:
-        topics = [NewTopic(TOPIC, len(PARTITIONS), 3), NewTopic(OUTPUT, len(OUTPUTS), 3)]
-        for topic in topics:
+        config = self._plan.compaction.topic_config if self._plan.compaction else {}
+        for name, partitions in ((TOPIC, PARTITIONS), (OUTPUT, OUTPUTS)):
+            topic = NewTopic(name, len(partitions), 3, config)
             for _attempt in range(20):
                 with Enduring(machine):
                     async with AsyncAdmin(self._world.bootstrap, host=machine.host()) as admin:
@@ -195,7 +209,7 @@ class _Tale(Tale):
                     where = random.choice(PARTITIONS)
                     value = f"{made.name}/{index}".encode()
                     made.sent.append(Place(where, value))
-                    await txn.send(where.topic, value, partition=where.partition)
+                    await txn.send(where.topic, value, key=value, partition=where.partition)
                     if random.random() < 0.3:
                         await asyncio.sleep(0.2 * random.random())
                 if random.random() < STALLS:
@@ -300,7 +314,7 @@ class _Tale(Tale):
                 # An input that is copied again, after an abort, has another output.
                 output = b"%s<%s" % (value, made.name.encode())
                 made.sent.append(Place(where, output))
-                await txn.send(where.topic, output, partition=where.partition)
+                await txn.send(where.topic, output, key=output, partition=where.partition)
             await txn.commit_offsets(consumer)
             if machine.random.random() < ABORTS / 2:
                 raise _AbortingError
@@ -403,7 +417,8 @@ class _Tale(Tale):
             known = repr(host.log.producers.transactions.aborted(0, host.log.log_end_offset))
             tables.setdefault(host.topic_partition, set()).add(known)
         for where, found in tables.items():
-            if len(found) > 1:
+            # Each replica compacts its log by itself.
+            if len(found) > 1 and self._plan.compaction is None:
                 self._violated("REPLICA-DIVERGENCE", f"{where} has {found}")
         log: Log = final
         for kind, text in check(self._transactions, self._reads, log, committed):
