@@ -213,6 +213,13 @@ class ClusterMachine:
         name = self._names.get(topic_id)
         return None if name is None else self.topics[name]
 
+    def assignment(self, topic_id: str, partition: int) -> Assignment | None:
+        """Return None for a partition that does not exist, also one that a recovery has lost."""
+        topic = self.topic_by_id(topic_id)
+        if topic is None or partition >= len(topic.partitions):
+            return None
+        return topic.partitions[partition]
+
     def live(self) -> list[BrokerRecord]:
         """Return the brokers that are not fenced, sorted by ID."""
         return [record for _, record in sorted(self.brokers.items()) if not record.fenced]

@@ -94,6 +94,11 @@ class TopicTable:
             topic.hosts += hosts
             self._changed()
 
+    def cut(self, topic: HostedTopic, first: int) -> None:
+        """Remove the partitions of the topic from ``first`` on."""
+        del topic.hosts[first:]
+        self._changed()
+
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change()

@@ -292,8 +292,7 @@ class PartitionController:
         return step
 
     def _assignment(self, hosted: HostedPartition) -> Assignment | None:
-        record = self._machine.topic_by_id(hosted.topic_id)
-        return None if record is None else record.partitions[hosted.partition]
+        return self._machine.assignment(hosted.topic_id, hosted.partition)
 
     def _replacement(self, hosted: HostedPartition) -> ChangeReplicas | None:
         return choose_replacement(

@@ -280,9 +280,9 @@ class StateBroadcast:
             if known is None or known.version < state.version:
                 self.received[key] = state
 
-    def forget(self, topic_id: str) -> None:
-        """Forget a deleted topic."""
-        for key in [key for key in self.received if key[0] == topic_id]:
+    def forget(self, topic_id: str, *, first: int = 0) -> None:
+        """Forget the partitions of a topic from ``first`` on: they are deleted."""
+        for key in [key for key in self.received if key[0] == topic_id and key[1] >= first]:
             del self.received[key]
 
 

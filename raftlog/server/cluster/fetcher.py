@@ -628,11 +628,8 @@ class MoveThrottle:
         """Whether a move adds this broker to the replicas, and moves are throttled."""
         if not self._copies.is_on:
             return False
-        record = self._machine.topic_by_id(host.topic_id)
-        partition = host.topic_partition.partition
-        if record is None or partition >= len(record.partitions):
-            return False
-        target = record.partitions[partition].target
+        held = self._machine.assignment(host.topic_id, host.topic_partition.partition)
+        target = None if held is None else held.target
         return target is not None and self._broker_id not in target.origin
 
     def _poll(self) -> None:

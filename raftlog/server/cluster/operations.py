@@ -195,10 +195,8 @@ class ClusterOperations:
         return [] if held is None else list(held.origin)
 
     def _target(self, topic_id: str, partition: int) -> Target | None:
-        record = self._node.machine.topic_by_id(topic_id)
-        if record is None or partition >= len(record.partitions):
-            return None
-        return record.partitions[partition].target
+        held = self._node.machine.assignment(topic_id, partition)
+        return None if held is None else held.target
 
     async def quorum(self) -> Quorum:
         """Ask each voter for the end of its journal."""

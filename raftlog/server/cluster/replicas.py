@@ -384,24 +384,20 @@ class RoleManager:
         """Whether this broker is a replica, by the newest state that it knows. Without a vote it
         receives no commands, and the cluster's state may be newer.
         """
-        state, record = hosted.state, self._machine.topic_by_id(hosted.topic_id)
-        if record is not None:
-            held = record.partitions[hosted.partition]
-            # guard: without a vote, the cluster's newer state decides which brokers are replicas
-            if held.version > state.version and not self._has_vote(hosted):
-                return self._broker_id in held.replicas and self._broker_id in state.replicas
+        state = hosted.state
+        held = self._machine.assignment(hosted.topic_id, hosted.partition)
+        # guard: without a vote, the cluster's newer state decides which brokers are replicas
+        if held is not None and held.version > state.version and not self._has_vote(hosted):
+            return self._broker_id in held.replicas and self._broker_id in state.replicas
         return self._broker_id in state.replicas
 
     def _may_delete(self, hosted: HostedPartition) -> bool:
         """Whether the cluster group, too, has committed that this broker is no longer a replica. A
         broker that is no longer a voter either waits for the generation without its vote.
         """
-        record = self._machine.topic_by_id(hosted.topic_id)
-        if record is None:
-            return False
-        assignment = record.partitions[hosted.partition]
+        assignment = self._machine.assignment(hosted.topic_id, hosted.partition)
         # guard: a copy is deleted only when the cluster agrees, too
-        if self._broker_id in assignment.replicas:
+        if assignment is None or self._broker_id in assignment.replicas:
             return False
         # guard: a former voter deletes its copy after the seal
         return self._broker_id in assignment.witnesses or not self._has_vote(hosted)
@@ -509,8 +505,8 @@ class RoleManager:
 
     def _is_moving(self, hosted: HostedPartition) -> bool:
         """Whether an operator has requested other replicas for the partition."""
-        record = self._machine.topic_by_id(hosted.topic_id)
-        return record is not None and record.partitions[hosted.partition].target is not None
+        held = self._machine.assignment(hosted.topic_id, hosted.partition)
+        return held is not None and held.target is not None
 
     # -- the in-sync replicas
 
@@ -768,7 +764,8 @@ class Partitions:
         self.schedule_topics(())
 
     def delete_strays(self) -> None:
-        """Remove copies of topics that were deleted, or recreated, while this broker was down.
+        """Remove copies of topics that were deleted, or recreated, while this broker was down, and of
+        partitions that a recovery has lost.
 
         Call this once this broker has applied all changes up to its registration. Before that, an
         unknown topic may be one that this broker has not received yet (S19).
@@ -851,7 +848,7 @@ class Partitions:
         record = self._machine.topics.get(name)
         held = self._topics.get(name)
         if held is not None and (record is None or held.id != record.id):
-            await self._delete_topic(held)
+            await self._delete(held)
             held = None
         if record is None:
             return
@@ -864,6 +861,9 @@ class Partitions:
                 [None] * len(record.partitions),  # listed at once, without leaders yet
             )
             self._topics.add(held)
+        # guard: partitions that a recovery has lost are deleted
+        if len(record.partitions) < len(held.hosts):
+            await self._delete(held, first=len(record.partitions))
         held.config, held.overrides = record.config, record.overrides
         for host in held.hosts:
             if host is not None:
@@ -998,12 +998,19 @@ class Partitions:
         if held is not None and held.id == hosted.topic_id:
             held.hosts[hosted.partition] = hosted.host
 
-    async def _delete_topic(self, held: HostedTopic) -> None:
-        """Stop serving a deleted topic, then remove its files."""
-        self._topics.remove(held.name)
-        self._state_broadcast.forget(held.id)
-        partitions = self._by_topic.pop(held.id, [])
-        reason = UnknownTopicError(f"topic {held.name!r} was deleted")
+    async def _delete(self, held: HostedTopic, *, first: int = 0) -> None:
+        """Stop serving a deleted topic, or its partitions from ``first`` on, then remove their
+        files. A recovery of the cluster can lose partitions that were added last.
+        """
+        members = self._by_topic.pop(held.id, [])
+        if first:
+            self._topics.cut(held, first)
+            self._by_topic[held.id] = [each for each in members if each.partition < first]
+        else:
+            self._topics.remove(held.name)
+        self._state_broadcast.forget(held.id, first=first)
+        partitions = [each for each in members if each.partition >= first]
+        reason = UnknownTopicError(f"topic {held.name!r} was deleted, or partitions of it")
         hosts = [h for each in partitions for h in (each.host, each.closing) if h is not None]
         for hosted in partitions:
             self.hosted.pop(hosted.raft_id)
@@ -1012,11 +1019,11 @@ class Partitions:
             host.close(reason)
         for hosted in partitions:
             self._on_role(hosted)
-        self._closed[held.id] = hosts
+        self._closed.setdefault(held.id, []).extend(hosts)
         await self._until_quiet(held.id)
         stored = [host.topic_partition.partition for host in hosts]
         await self._worker.run(partial(self._store.drop_partitions, held.id, stored))
-        logger.info("topic deleted: topic=%s", held.name)
+        logger.info("topic deleted: topic=%s from_partition=%d", held.name, first)
 
     async def _until_quiet(self, topic_id: str) -> None:
         """Return once no thread uses the files of a deleted topic. Raises ``DiskHungError``: other
@@ -1029,7 +1036,7 @@ class Partitions:
         hung: DiskHungError | None = None
         for topic, partition, _log in list(self._store.hosted()):
             # guard: unknown topics are not strays immediately
-            if self._machine.topic_by_id(topic.id) is None:
+            if self._machine.assignment(topic.id, partition) is None:
                 try:
                     await self._until_quiet(topic.id)
                 except DiskHungError as error:

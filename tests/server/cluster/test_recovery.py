@@ -252,6 +252,27 @@ def test_a_broker_without_a_vote_goes_on_when_no_voter_is_left(restarts: bool) -
         assert cluster.read(1) == [b"a"]
 
 
+def test_partitions_that_the_voter_that_is_left_does_not_know_are_added_again() -> None:
+    """A broker without a vote has copies of them, and their groups."""
+    with growing_world(5, brokers=4) as world:
+        cluster = Cluster(world)
+        cluster.join(4)
+        cluster.create(copies=2)
+        world.run_for(1)
+        down(cluster, 3)
+        world.run_for(5)
+        cluster.admin(lambda admin: admin.add_partitions("t", 9))
+        cluster.until(lambda: len(cluster.node(4).partitions.hosted) > 1)
+        cluster.lose(1, 2)
+        cluster.start(3)
+        world.run_for(5)
+        accept(cluster, 3)
+        cluster.until(lambda: len(cluster.node(4).machine.topics["t"].partitions) == 1)
+        cluster.admin(lambda admin: admin.add_partitions("t", 9))
+        for partition in range(1, 9):
+            cluster.send(b"a", partition=partition)
+
+
 def test_the_newest_copy_of_the_state_counts_when_no_voter_is_left() -> None:
     """Whichever broker is asked: one of the two was down when the topic was created."""
     with growing_world(5, brokers=5) as world:

@@ -27,6 +27,7 @@ from raftlog.replication.cluster_commands import (
     SetReplicas,
     UnfenceBroker,
     founding_state,
+    recovered,
 )
 from raftlog.replication.partition_state import (
     Accepted,
@@ -507,6 +508,42 @@ async def test_copies_of_topics_that_are_gone_go_when_it_is_certain(h: Hosting) 
     h.store.host_partitions("old", "T0", (0,), total_partitions=1, overrides={})
     await h.create()
     assert h.on_disk() == [("T0", 0), ("T1", 0)]
+    h.partitions.delete_strays()
+    await h.s.come_to_rest()
+    assert h.on_disk() == [("T1", 0)]
+
+
+@runs(hosting)
+async def test_partitions_that_a_recovery_has_lost_go_and_can_be_added_again(h: Hosting) -> None:
+    await h.create()
+    host, before = h.host(), h.s.machine.snapshot()
+    h.s.command(AddPartitions(name="t", total=3))
+    await h.partitions.until_seen("t")
+    lost = h.host(partition=1)
+    state = EncodedPartitionState("T1", 2, 1, state_of(2).encode())
+    h.state_broadcast.receive([state])
+    h.s.machine.restore(recovered(before, recovery="0" * 16, lost=(), unseen=10))
+    await h.partitions.until_seen("t")
+    assert list(h.partitions.hosted) == ["T1/0"]
+    assert h.s.plane.closed == [("T1/1", True), ("T1/2", True)]
+    assert lost.closed is not None
+    assert h.topics.topic("t").hosts == [host]
+    assert h.on_disk() == [("T1", 0)]
+    assert not h.state_broadcast.received
+    h.s.command(AlterTopic(name="t", changes={"retention.ms": "1234"}))
+    h.s.command(AddPartitions(name="t", total=2))
+    await h.partitions.until_seen("t")
+    assert h.host(partition=1) is not lost
+    assert h.host().log.config.retention_ms == 1234
+
+
+@runs(hosting)
+async def test_a_copy_stays_until_it_is_certain_that_its_partition_is_lost(h: Hosting) -> None:
+    """After a start, the state of the cluster can be older than the copies."""
+    h.store.host_partitions("t", "T1", (0, 1), total_partitions=2, overrides={})
+    await h.create()
+    assert h.on_disk() == [("T1", 0), ("T1", 1)]
+    assert list(h.partitions.hosted) == ["T1/0"]
     h.partitions.delete_strays()
     await h.s.come_to_rest()
     assert h.on_disk() == [("T1", 0)]
