@@ -160,6 +160,10 @@ class ConsensusNode:
         """Return whether this broker's journal contains the group, as a present or past member."""
         return self._journal.has(raft_id)
 
+    def journaled_groups(self) -> list[str]:
+        """Return the groups of which the journal contains a generation, also those not open."""
+        return self._journal.raft_ids()
+
     def close_group(self, raft_id: str, *, forget: bool) -> None:
         """Leave a group. ``forget``: remove it from the journal, if it is deleted everywhere."""
         host = self._groups.pop(raft_id, None)

@@ -204,6 +204,10 @@ class ConsensusPlane:
         """``ConsensusNode.has_journaled``."""
         return self._node.has_journaled(raft_id)
 
+    def journaled_groups(self) -> list[str]:
+        """``ConsensusNode.journaled_groups``."""
+        return self._node.journaled_groups()
+
     def journaled(self, raft_id: str) -> Journaled:
         """``ConsensusNode.journaled``."""
         return self._node.journaled(raft_id, self._loop.time())

@@ -764,8 +764,8 @@ class Partitions:
         self.schedule_topics(())
 
     def delete_strays(self) -> None:
-        """Remove copies of topics that were deleted, or recreated, while this broker was down, and of
-        partitions that a recovery has lost.
+        """Remove copies, and generations in the journal, of topics that were deleted, or recreated,
+        while this broker was down, and of partitions that a recovery has lost.
 
         Call this once this broker has applied all changes up to its registration. Before that, an
         unknown topic may be one that this broker has not received yet (S19).
@@ -1033,6 +1033,11 @@ class Partitions:
         self._closed.pop(topic_id, None)
 
     async def _delete_strays(self) -> None:
+        for group in self._plane.journaled_groups():
+            topic_id, _, number = group.rpartition("/")
+            # guard: a generation of a partition that was deleted is forgotten
+            if topic_id and self._machine.assignment(topic_id, int(number)) is None:
+                self._plane.close_group(group, forget=True)
         hung: DiskHungError | None = None
         for topic, partition, _log in list(self._store.hosted()):
             # guard: unknown topics are not strays immediately

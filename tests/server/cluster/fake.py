@@ -72,7 +72,7 @@ class FakePlane:
         self._loop = loop
         self.machines: dict[str, Any] = {}
         self.leading: set[str] = set()
-        self.journaled_groups: set[str] = set()
+        self.journal: set[str] = set()
         self.statuses: dict[str, GroupStatus] = {}
         self.proposals: list[Proposal] = []
         self.closed: list[tuple[str, bool]] = []
@@ -109,7 +109,10 @@ class FakePlane:
         return self.statuses[raft_id].voters
 
     def has_journaled(self, raft_id: str) -> bool:
-        return raft_id in self.journaled_groups
+        return raft_id in self.journal
+
+    def journaled_groups(self) -> list[str]:
+        return sorted(self.journal)
 
     def leads(self, raft_id: str) -> bool:
         return raft_id in self.leading

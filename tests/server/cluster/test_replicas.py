@@ -442,7 +442,7 @@ async def test_a_witness_votes_and_stores_nothing(h: Hosting) -> None:
 
 @runs(hosting)
 async def test_a_former_voter_opens_the_group_that_its_journal_has(h: Hosting) -> None:
-    h.s.plane.journaled_groups.add("T1/1")
+    h.s.plane.journal.add("T1/1")
     record = await h.create(partitions=3, replicas=1)
     opened = {p for p in range(3) if h.partitions.find("T1", p) is not None}
     mine = {p for p, assignment in enumerate(record.partitions) if assignment.replicas == (1,)}
@@ -511,6 +511,16 @@ async def test_copies_of_topics_that_are_gone_go_when_it_is_certain(h: Hosting) 
     h.partitions.delete_strays()
     await h.s.come_to_rest()
     assert h.on_disk() == [("T1", 0)]
+
+
+@runs(hosting)
+async def test_generations_of_topics_that_are_gone_go_too(h: Hosting) -> None:
+    """The next partition of that number would continue with them."""
+    await h.create()
+    h.s.plane.journal |= {CLUSTER_GROUP, "T0/0", "T1/0", "T1/1"}
+    h.partitions.delete_strays()
+    await h.s.come_to_rest()
+    assert h.s.plane.closed == [("T0/0", True), ("T1/1", True)]
 
 
 @runs(hosting)
