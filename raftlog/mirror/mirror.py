@@ -1015,12 +1015,28 @@ def settings_due(source: TopicDescription, copy: TopicDescription) -> dict[str, 
 
     Otherwise the copy could delete records that its source keeps.
     """
-    wanted = source.overrides
+    wanted = _fitting(source.overrides, _replicas(copy))
     differing: dict[str, str | None] = {
         key: value for key, value in wanted.items() if copy.config.get(key) != value
     }
     differing |= dict.fromkeys(copy.overrides.keys() - wanted.keys())
     return {key: value for key, value in differing.items() if key not in _OF_CLUSTERS}
+
+
+def _replicas(topic: TopicDescription) -> int:
+    return max((len(part.replicas) for part in topic.partitions), default=0)
+
+
+def _fitting(settings: dict[str, str], replicas: int) -> dict[str, str]:
+    """Return the settings for a copy with so many replicas, which may be fewer than the source has:
+    a topic that could commit no record, or has one copy that is not synced, is refused.
+    """
+    found = dict(settings)
+    if int(found.get("min.insync.replicas", 0)) > replicas:
+        found["min.insync.replicas"] = str(replicas)
+    if replicas == 1 and found.get("flush.policy") == "os":
+        del found["flush.policy"]
+    return found
 
 
 def planned(
@@ -1040,9 +1056,9 @@ def planned(
         name, count = prefix + source.name, len(source.partitions)
         found = existing.get(name)
         if found is None:
-            replicas = max((len(part.replicas) for part in source.partitions), default=0)
-            replicas = min(replicas, broker_count)
-            made.create.append(NewTopic(name, count, replicas, source.overrides))
+            replicas = min(_replicas(source), broker_count)
+            settings = _fitting(source.overrides, replicas)
+            made.create.append(NewTopic(name, count, replicas, settings))
         elif found.partition_count < count:
             made.extend[name] = count
         for number in range(count):

@@ -18,6 +18,7 @@ from raftlog.client.descriptions import PartitionDescription, TopicDescription, 
 from raftlog.client.fetcher import Fetcher
 from raftlog.client.readers import BatchReader
 from raftlog.client.resumable import ResumableProducer
+from raftlog.config import TopicConfig
 from raftlog.embedded import ADDRESS, EmbeddedLog
 from raftlog.errors import (
     AccessDeniedError,
@@ -794,6 +795,19 @@ def test_new_topics_have_the_settings_partitions_and_replicas_of_the_source() ->
 def test_a_small_target_cluster_has_fewer_replicas() -> None:
     (new,) = planned([described("t", 1, 3)], {}, prefix="", broker_count=1).create
     assert new.replication_factor == 1
+
+
+def test_a_copy_with_fewer_replicas_has_settings_that_allow_commits() -> None:
+    source = described("t", 1, 3)
+    overrides = {"min.insync.replicas": "2", "flush.policy": "os"}
+    source = replace(source, config=overrides, config_overrides=tuple(overrides))
+    for brokers in (1, 2, 3):
+        (new,) = planned([source], {}, prefix="", broker_count=brokers).create
+        TopicConfig.from_text(new.config).check_replication(new.replication_factor)
+    assert new.config == overrides
+    copy = described("t", 1, 1)
+    copy = replace(copy, config={"flush.policy": "fsync"}, config_overrides=())
+    assert settings_due(source, copy) == {}
 
 
 def test_existing_topics_get_missing_partitions() -> None:
