@@ -797,7 +797,7 @@ class Partitions:
                         self._failed_copies[hosted] = None
                 else:
                     self._strays_due = not await self._try("old copies", self._delete_strays())
-                    if self._strays_due:
+                    if self._strays_due and not (self._stale or self._copy_changes):
                         break
         finally:
             self._task = None

@@ -12,6 +12,7 @@ import pytest
 
 from raftlog.errors import (
     CommitUnknownError,
+    DiskHungError,
     NotEnoughReplicasError,
     RaftlogError,
     UnknownTopicError,
@@ -572,6 +573,27 @@ async def test_a_deletion_that_went_half_way_is_finished_later(h: Hosting) -> No
     await asyncio.sleep(2 * RETRY_SECONDS)
     assert h.on_disk() == []
     assert h.s.failures == []
+
+
+def test_a_topic_is_there_though_old_copies_could_not_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It arrives while their removal fails."""
+
+    async def test(h: Hosting) -> None:
+        async def remove() -> None:
+            monkeypatch.undo()
+            h.s.command(CreateTopic(name="t", topic_id="T1", partitions=1, replication_factor=3))
+            await asyncio.sleep(0.1)
+            raise DiskHungError("it hangs")
+
+        monkeypatch.setattr(h.partitions, "_delete_strays", remove)
+        h.partitions.delete_strays()
+        await asyncio.sleep(0)
+        await h.partitions.until_seen("t")
+        assert h.on_disk() == [("T1", 0)]
+
+    hosting(test)
 
 
 @runs(hosting)
