@@ -27,12 +27,14 @@ def next_moves(
     loads = Counter(
         broker for topic in topics.values() for held in topic.partitions for broker in _goal(held)
     )
+    free = {broker.id for broker in brokers}
     for name, topic in sorted(topics.items()):
         affected = [
             PlacedPartition(name, number, _goal(held))
             for number, held in enumerate(topic.partitions)
             if not set(_goal(held)).isdisjoint(leaving)
             and len(_goal(held)) == topic.replication_factor
+            and not free <= set(_goal(held))
         ]
         planned = evacuate(affected[:MOVES_PER_COMMAND_MAX], leaving, brokers, loads=loads)
         moves = [

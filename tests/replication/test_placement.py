@@ -545,6 +545,13 @@ def test_a_partition_waits_for_a_broker_that_has_no_replica_of_it() -> None:
     assert moves([held], {1}, []) == {}
 
 
+def test_partitions_that_wait_do_not_hold_up_the_others() -> None:
+    waiting = [Assignment((1, 2))] * MOVES_PER_COMMAND_MAX
+    held = topic("t", *waiting, Assignment((1, 3)))
+    number = MOVES_PER_COMMAND_MAX
+    assert moves([held], {1}, [broker(2)]) == {"id-t": [Move(number, (2, 3), 0)]}
+
+
 def test_a_move_to_a_broker_that_leaves_goes_elsewhere_and_one_away_from_it_goes_on() -> None:
     to_it = Assignment((2, 3), version=1, target=Target((2, 1), (2, 3)))
     away = Assignment((1, 3), target=Target((2, 3), (1, 3)))
