@@ -70,7 +70,7 @@ END_S: Final = 120.0  # for what is left to end, in virtual time
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPlan:
     """``steps``: number of faults of processes and links. ``disks``: those of power and disks, at
-    the same time; None: none. ``compaction``: of the topics. Each record has a key of its own, so
+    the same time; None: none. ``compaction``: of the topics. No two records have the same key, so
     it removes aborted records and markers only; None: topics are not compacted."""
 
     seed: int
