@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import pytest
 
+from raftlog.config import TopicConfig
 from raftlog.consumer_groups.values import (
     Key,
     OffsetKey,
@@ -270,7 +271,7 @@ def test_what_must_not_be(run: Callable[[Course], None], kind: str) -> None:
 # -- replicas --------------------------------------------------------------------------------------
 
 
-def replica(*, start: int = 0, others: int = 0) -> Any:
+def replica(*, start: int = 0, others: int = 0, policy: str = "delete") -> Any:
     """A replica with the aborted transaction of ``abort``, and others that are not in the log."""
     table = ProducerTable()
     table.transactions.begin(ID, 0)
@@ -279,7 +280,12 @@ def replica(*, start: int = 0, others: int = 0) -> Any:
         table.transactions.end(ID + 1 + number, 1, is_commit=False)
     table.transactions.end(ID, 2, is_commit=False)
     log = SimpleNamespace(
-        log_start_offset=start, log_end_offset=3, last_epoch=4, producers=table, damage=""
+        log_start_offset=start,
+        log_end_offset=3,
+        last_epoch=4,
+        producers=table,
+        damage="",
+        config=TopicConfig(cleanup_policy=policy),
     )
     return SimpleNamespace(log=log, high_watermark=3, last_stable_offset=3)
 
@@ -313,3 +319,8 @@ def test_replicas_are_compared_with_the_log_and_with_each_other() -> None:
         lacking.log.log_start_offset = 3
         assert not after(lacking, "d")  # its records are deleted
         assert after(replica(others=1), "e") == ["ABORTED-LIST"]
+        compacted = replica(policy="compact")
+        compacted.log.producers.transactions.keep_aborted(lambda _each: False)
+        compacted.log.producers.transactions.begin(ID, 2)
+        assert not after(compacted, "f"), "it has neither what has ended, nor what was aborted"
+        assert after(replica(others=1, policy="compact"), "g") == ["ABORTED-LIST"]
