@@ -217,10 +217,11 @@ class Catalog:
         _check_partitions(total)
         known = self.by_id.get(id_)
         assert known is None or known.name == name, "a topic never changes its name"
+        assert all(0 <= partition < total for partition in partitions), "partition out of range"
         here = set(known.local) if known else set()
         wanted = here.union(partitions)
         # After a start, the state of the cluster can be older than the copies.
-        total = max(total, 1 + max(wanted, default=-1))
+        total = max(total, 1 + max(here, default=-1))
         self._check_room(len(wanted) - len(here))
         config = TopicConfig.from_text(overrides)
         log_dirs = known.log_dirs if known else {}
