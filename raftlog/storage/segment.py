@@ -245,10 +245,7 @@ class Segment:
                 raise self.damaged(position, "incomplete batch header")
 
     def find_newer(
-        self,
-        timestamp_ms: TimestampMs,
-        *,
-        from_offset: Offset,
+        self, timestamp_ms: TimestampMs, *, from_offset: Offset
     ) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends after ``from_offset`` and has a
         record with a timestamp of at least ``timestamp_ms``, or None. Markers of transactions are
@@ -855,11 +852,7 @@ class LogFiles:
     def write_snapshot(self, offset: Offset, state: dict[str, Any]) -> None:
         """Save the producer table as of ``offset``, durably. The log is durable up to ``offset``.
         Raises ``OSError``."""
-        # Row by row: one call for all producers would hold the interpreter, and so the event loop.
-        rows = state_files.array_of(map(state_files.text_of, state["producers"]))
-        others = {name: part for name, part in state.items() if name != "producers"}
-        members = {name: state_files.text_of(part) for name, part in others.items()}
-        text = state_files.object_of({**members, "producers": rows})
+        text = state_files.text_in_parts(state)
         with self._lock:
             state_files.write(self._disk, self._path(file_name(offset, SNAPSHOT_SUFFIX)), text)
             self.snapshot_offset = max(self.snapshot_offset, offset)

@@ -56,6 +56,15 @@ def array_of(items: Iterable[str]) -> str:
     return f"[{', '.join(items)}]"
 
 
+def text_in_parts(value: Any) -> str:
+    """Return what ``text_of`` does, one item of a large list after the other. One call for all of
+    them holds the interpreter, and so the event loop of a broker, also if a thread makes it.
+    """
+    if isinstance(value, dict):
+        return object_of({name: text_in_parts(member) for name, member in value.items()})
+    return array_of(map(text_of, value)) if isinstance(value, list) else text_of(value)
+
+
 def encode(state: dict[str, Any] | str) -> bytes:
     """Return the content of a file with a state, or with its text."""
     return _sealed((state if isinstance(state, str) else text_of(state)).encode())

@@ -641,6 +641,7 @@ def test_a_snapshot_is_that_of_its_moment() -> None:
     transactions_send(log, OTHER, 1)
     end(log, OTHER, commit=False)
     assert state_files.text_of(state) == before != state_files.text_of(log.producers.snapshot())
+    assert state_files.text_in_parts(state) == before
 
 
 def test_sequences_wrap_at_2_31_through_a_restart() -> None:
