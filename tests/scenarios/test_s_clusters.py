@@ -93,7 +93,11 @@ def test_s21_wiped_voter_on_disks(tmp_path: Path) -> None:
                 wiped.start()
                 until_in_sync(running)
                 load.goes_on(count=100)
-            assert any(said(b, "voters changed: group=cluster") for b in running.brokers)
+            wait_until(
+                lambda: any(said(b, "voters changed: group=cluster") for b in running.brokers),
+                timeout_s=PATIENCE_S,
+                what="another voter of the cluster",
+            )
         load.check(running.bootstrap)
         same_everywhere(running)
 
